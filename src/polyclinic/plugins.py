@@ -6,7 +6,7 @@ A distribution declares, in its ``pyproject.toml``, what it adds::
     mine = "my_package.mine:Mine"
 
 Groups: ``polyclinic.methods``, ``polyclinic.sums``, ``polyclinic.sources``, ``polyclinic.sections``, ``polyclinic.datasets``,
-``polyclinic.attacks``, ``polyclinic.commands``.
+``polyclinic.attacks``, ``polyclinic.commands``, ``polyclinic.models``.
 """
 
 from __future__ import annotations
@@ -16,13 +16,14 @@ from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from difflib import get_close_matches
 from functools import cache
+from importlib import import_module
 from importlib.metadata import entry_points
 from types import FunctionType
 from typing import Final
 
 from polyclinic.errors import ConfigError
 
-__all__ = ["PAPERS", "Plugin", "did_you_mean", "next_door", "plug", "plugged"]
+__all__ = ["PAPERS", "Plugin", "did_you_mean", "locate", "next_door", "plug", "plugged"]
 
 PAPERS: Final = "polyclinic-papers"  # the distribution of the five papers, in this repository
 _NEXT_DOOR: Final = (
@@ -116,6 +117,16 @@ def plug(group: str, name: str, thing: object) -> Iterator[None]:
     finally:
         del _here[group, name]
         plugged.cache_clear()
+
+
+def locate(value: str) -> object:
+    """Import what ``module:name`` stands for.
+
+    >>> locate("polyclinic.plugins:locate") is locate
+    True
+    """
+    module, name = value.split(":")
+    return getattr(import_module(module), name)
 
 
 def next_door(name: str) -> str:

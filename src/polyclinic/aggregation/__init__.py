@@ -1,1 +1,1 @@
-"""Aggregators, interchangeable under every method: plain, robust, secure (masked), decentralised (subspace)."""
+"""Aggregators, interchangeable under every method: plain, robust, secure, decentralised."""

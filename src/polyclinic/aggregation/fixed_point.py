@@ -1,4 +1,4 @@
-"""Real numbers as whole numbers mod 2^64, so that sums are exact, in any order, and masks hide perfectly.
+"""Write real numbers as whole numbers mod 2^64, so that sums are exact in any order and masks hide perfectly.
 
 Scale. With ``n`` sites and a public limit ``L`` per coordinate (bound times weight bound, plus room for noise), the
 largest power of two with ``n L scale <= 2^59`` is used: no sum can wrap, scaling itself is exact, and two sums that differ in
@@ -14,9 +14,11 @@ Grid. A step whose contributions are whole multiples of ``grid`` uses ``scale = 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import lru_cache
 from math import floor, log2
 
 import numpy as np
+from cryptography.hazmat.primitives.ciphers import Cipher, algorithms
 from numpy.typing import NDArray
 
 from polyclinic.aggregation.vector import limits
@@ -24,7 +26,7 @@ from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.privacy.release import Array
 from polyclinic.protocol.interfaces import Step
 
-__all__ = ["BITS", "LIMB", "LIMBS", "FixedPoint", "Words", "join", "split"]
+__all__ = ["BITS", "LIMB", "LIMBS", "FixedPoint", "Words", "join", "split", "stream"]
 
 BITS = 59  # of the largest possible sum
 LIMB = 21  # bits; three limbs hold the 63 bits of a whole number
@@ -111,3 +113,16 @@ def join(digits: Array) -> Words:
     """The whole number from (sums of) unscaled digits, mod 2^64."""
     whole = np.rint(digits).astype(np.int64).reshape(LIMBS, -1)
     return np.asarray(sum(whole[k].view(np.uint64) << np.uint64(LIMB * k) for k in range(LIMBS)), np.uint64)
+
+
+def stream(key: bytes, size: int) -> Words:
+    """``size`` uniformly distributed 64-bit words from a 32-byte key (ChaCha20)."""
+    out = np.empty(size, np.uint64)
+    # One key makes one stream: keys are derived anew for every pair, slot and context, so the nonce may be zero.
+    Cipher(algorithms.ChaCha20(key, bytes(16)), mode=None).encryptor().update_into(_zeros(8 * size), out.view(np.uint8))  # type: ignore[arg-type]
+    return out
+
+
+@lru_cache(maxsize=4)
+def _zeros(size: int) -> bytes:
+    return bytes(size)

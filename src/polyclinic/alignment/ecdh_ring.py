@@ -311,18 +311,23 @@ def align_by_ring(sites: Sequence[Site], *, pad: int | None = None) -> Sites:
     tensors = {s.name: s.counts() for s in sites}
     for n in range(1, len(sites[0].counts().axes)):
         axes = {s: t.axes[n] for s, t in tensors.items()}
-        name = next(iter(axes.values())).name
-        unlabelled = [s for s, a in axes.items() if a.labels is None]
-        if unlabelled:
-            raise ConfigError(
-                f"mode {name!r}: sites without labels cannot be aligned", faults=[repr(s) for s in unlabelled]
-            )
-        if all(a.vocabulary == "public" for a in axes.values()) and len({a.digest() for a in axes.values()}) == 1:
+        if {a.vocabulary for a in axes.values()} == {"public"} and len({a.digest() for a in axes.values()}) == 1:
             continue
-        places, size = ring({s: a.labels or () for s, a in axes.items()}, name, pad=pad)
+        places, size = ring(_labels(axes), sites[0].counts().axes[n].name, pad=pad)
         for s, t in tensors.items():
             tensors[s] = place(t, n, places[s], size)
     return Sites([replace(s, tensor=tensors[s.name]) for s in sites], truth_of(sites))
+
+
+def _labels(axes: Mapping[str, Axis]) -> dict[str, tuple[str, ...]]:
+    """The codes of one mode, by site."""
+    unlabelled = [s for s, a in axes.items() if a.labels is None]
+    if unlabelled:
+        mode = next(iter(axes.values())).name
+        raise ConfigError(
+            f"mode {mode!r}: sites without labels cannot be aligned", faults=[repr(s) for s in unlabelled]
+        )
+    return {s: a.labels or () for s, a in axes.items()}
 
 
 def place(tensor: SparseTensor, mode: int, places: Mapping[str, int], size: int) -> SparseTensor:

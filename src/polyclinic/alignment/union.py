@@ -1,16 +1,22 @@
-"""Agree on the codes of every mode, in one process: the union of what the sites have, in one order."""
+"""Agree on the codes of every mode: a public list of codes, or the union of what the sites have, in one process.
+
+The default is a public list, versioned and hashed: nothing has to be hidden, there is no protocol, and nothing leaks.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+import csv
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
 
 from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.records.sites.from_data import given_sites
 from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["align", "to_axes", "union"]
+__all__ = ["Dictionary", "align", "align_to", "to_axes", "union"]
 
 
 def align(sites: Sequence[Site]) -> Sites:
@@ -28,9 +34,10 @@ def align(sites: Sequence[Site]) -> Sites:
     [((1, 2, 2), [[0, 0, 0]]), ((1, 2, 2), [[0, 0, 1]])]
     """
     sites = given_sites(sites)
-    twice = sorted({s.name for s in sites if sum(t.name == s.name for t in sites) > 1})
-    if twice:
-        raise DataError("two sites have one name", faults=[repr(n) for n in twice], hint="give every site its own name")
+    if doubles := _doubles(s.name for s in sites):
+        raise DataError(
+            "two sites have one name", faults=[repr(n) for n in doubles], hint="give every site its own name"
+        )
     holders = [s for s in sites if s.tensor is not None]
     if not holders:
         return Sites(sites, truth_of(sites))
@@ -39,26 +46,28 @@ def align(sites: Sequence[Site]) -> Sites:
         raise ProtocolMismatch(
             "sites have different numbers of modes", faults=[f"{k!r}: {v}" for k, v in modes.items()]
         )
-    faults = []
-    axes: list[Axis | None] = []
-    for n in range(1, holders[0].counts().ndim):
-        mine = {s.name: s.counts().axes[n] for s in holders}
-        unlabelled = [k for k, a in mine.items() if a.labels is None]
-        if unlabelled:
-            sizes = {s.name: s.counts().shape[n] for s in holders}
-            if len(unlabelled) < len(mine) or len(set(sizes.values())) > 1:
-                faults += [f"mode {n}: site {k!r} has no labels ({sizes[k]} codes)" for k in unlabelled]
-            axes.append(None)
-            continue
-        if len({a.labels for a in mine.values()}) == 1:
-            axes.append(None)  # the same codes in the same order already
-            continue
-        axes.append(union(list(mine.values())))
+    faults: list[str] = []
+    axes = [_common(n, holders, faults) for n in range(1, holders[0].counts().ndim)]
     if faults:
         raise ProtocolMismatch(
             "codes without labels cannot be aligned", faults=faults, hint="label the axes of every site"
         )
     return Sites([to_axes(s, axes) for s in sites], truth_of(sites))
+
+
+def _doubles(names: Iterable[str]) -> list[str]:
+    return sorted(name for name, count in Counter(names).items() if count > 1)
+
+
+def _common(mode: int, sites: Sequence[Site], faults: list[str]) -> Axis | None:
+    """The axis of one mode for all sites; None where they agree already, or where it has no labels."""
+    axes = [s.counts().axes[mode] for s in sites]
+    unlabelled = [s for s, a in zip(sites, axes) if a.labels is None]
+    if not unlabelled:
+        return union(axes) if len({a.labels for a in axes}) > 1 else None
+    if len(unlabelled) < len(sites) or len({s.counts().shape[mode] for s in sites}) > 1:
+        faults += [f"mode {mode}: site {s.name!r} has no labels ({s.counts().shape[mode]} codes)" for s in unlabelled]
+    return None
 
 
 def union(axes: Sequence[Axis]) -> Axis:
@@ -75,9 +84,9 @@ def union(axes: Sequence[Axis]) -> Axis:
             names.setdefault(label, "")
     labels = tuple(sorted(names))
     sources = {a.vocabulary for a in axes}
-    same = all(a.labels is not None and set(a.labels) == set(labels) for a in axes)
+    complete = all(a.labels is not None and set(a.labels) == set(labels) for a in axes)
     texts = tuple(names[x] for x in labels) if any(names.values()) else None
-    return Axis(axes[0].name, labels, texts, sources.pop() if len(sources) == 1 and same else "data")
+    return Axis(axes[0].name, labels, texts, sources.pop() if len(sources) == 1 and complete else "data")
 
 
 def to_axes(site: Site, axes: Sequence[Axis | None]) -> Site:
@@ -86,16 +95,87 @@ def to_axes(site: Site, axes: Sequence[Axis | None]) -> Site:
         return site
     tensor = site.tensor
     for n, axis in enumerate(axes, start=1):
-        own = tensor.axes[n]
-        if axis is None or own == axis:
+        if axis is not None and tensor.axes[n] != axis:
+            tensor = tensor.recode(n, _positions(site.name, tensor.axes[n], axis), axis, len(axis.labels or ()))
+    return replace(site, tensor=tensor)
+
+
+def _positions(site: str, old: Axis, new: Axis) -> list[int]:
+    """Where the codes of one axis are on another."""
+    position = {label: i for i, label in enumerate(new.labels or ())}
+    labels = old.labels or ()
+    missing = [label for label in labels if label not in position]
+    if missing:
+        raise ProtocolMismatch(
+            f"site {site!r}: {len(missing)} {old.name} codes are not in the common vocabulary",
+            faults=[repr(x) for x in missing[:5]],
+            hint="extend the dictionary, or drop the codes before",
+        )
+    return [position[label] for label in labels]
+
+
+@dataclass(frozen=True)
+class Dictionary:
+    """A public vocabulary.
+
+    Examples
+    --------
+    >>> d = Dictionary("diagnosis", "2024", ("401.9", "428.0"), ("hypertension", "heart failure"))
+    >>> d.axis().vocabulary, d.digest()[:8] == Dictionary("diagnosis", "2025", d.codes, d.names).digest()[:8]
+    ('public', False)
+    """
+
+    mode: str
+    version: str
+    codes: tuple[str, ...]
+    names: tuple[str, ...] | None = None
+
+    @classmethod
+    def read(cls, path: str | Path, mode: str, version: str | None = None) -> Dictionary:
+        """A CSV file with a column ``code`` and, if there is one, ``name``; the version is the file's name by default."""
+        file = Path(path)
+        try:
+            with open(file, newline="", encoding="utf-8") as f:
+                rows = list(csv.DictReader(f))
+        except (OSError, UnicodeDecodeError, csv.Error) as e:
+            raise DataError(f"{file}: cannot be read as a list of codes", faults=[str(e)]) from None
+        if not rows or "code" not in rows[0]:
+            raise DataError(f"{file}: no column 'code'", hint="first line: code,name")
+        codes = tuple(r["code"].strip() for r in rows)
+        if doubles := _doubles(codes):
+            raise DataError(f"{file}: codes are listed twice", faults=[repr(c) for c in doubles[:5]])
+        names = tuple((r.get("name") or "").strip() for r in rows) if "name" in rows[0] else None
+        return cls(mode, version or file.stem, codes, names)
+
+    def axis(self) -> Axis:
+        """The axis of this mode."""
+        return Axis(self.mode, self.codes, self.names, "public")
+
+    def digest(self) -> str:
+        """Hash of mode, version, and codes in order: sites compare it before round 1."""
+        return Axis(f"{self.mode}@{self.version}", self.codes).digest()
+
+
+def align_to(sites: Sequence[Site], dictionaries: Mapping[str, Dictionary]) -> Sites:
+    """Put every site on the public dictionaries; a code that a dictionary lacks is refused by name.
+
+    Parameters
+    ----------
+    sites
+        The hospitals.
+    dictionaries
+        Name of a feature mode -> its dictionary; every mode must have one.
+    """
+    out = []
+    for s in sites:
+        if s.tensor is None:
+            out.append(s)
             continue
-        where = {label: i for i, label in enumerate(axis.labels or ())}
-        missing = [label for label in own.labels or () if label not in where]
+        modes = [a.name for a in s.tensor.axes[1:]]
+        missing = [m for m in modes if m not in dictionaries]
         if missing:
             raise ProtocolMismatch(
-                f"site {site.name!r}: {len(missing)} {own.name} codes are not in the common vocabulary",
-                faults=[repr(x) for x in missing[:5]],
-                hint="extend the dictionary, or drop the codes before",
+                f"site {s.name!r}: no dictionary for {', '.join(missing)}", faults=[f"given: {', '.join(dictionaries)}"]
             )
-        tensor = tensor.recode(n, [where[label] for label in own.labels or ()], axis, len(axis.labels or ()))
-    return replace(site, tensor=tensor)
+        out.append(to_axes(s, [dictionaries[m].axis() for m in modes]))
+    return Sites(out, truth_of(sites))

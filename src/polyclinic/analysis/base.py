@@ -18,6 +18,7 @@ from polyclinic.records.sites.site import Site
 
 __all__ = ["PATIENTS", "Analysis", "AnalysisParams", "NoMemory"]
 
+# limit: of the encoding of a sum
 PATIENTS: Final = 2.0**31  # patients at one site, at most; public
 
 

@@ -18,6 +18,7 @@ from pydantic import Field
 
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.projection import Projector
+from polyclinic.analysis.statistics.designs import presence_by_mode
 from polyclinic.analysis.statistics.intervals import Z
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
@@ -30,6 +31,7 @@ __all__ = ["Completion", "CompletionPublic", "code_bits"]
 
 Array = NDArray[np.float64]
 PRIOR: Final = 3.0  # events of the marginals that every patient is thought to have beside the seen ones
+# limit: what one hidden event may add to a sum
 FARTHEST: Final = 20.0  # nats, of one hidden event
 
 
@@ -69,8 +71,8 @@ class Completion(Analysis):
 
     def __init__(self, **params: object) -> None:
         super().__init__(**params)
-        given: Sequence[Any] = self.params.candidates or ((self.placer,),)
-        self.candidates = [tuple(Projector.of(m) for m in group) for group in given]
+        candidates: Sequence[Any] = self.params.candidates or ((self.placer,),)
+        self.candidates = [tuple(Projector.of(m) for m in group) for group in candidates]
         self.words = self.params.words or tuple(f"rank {g[0].rank}" for g in self.candidates)
 
     # ---- coordinator
@@ -105,19 +107,19 @@ class Completion(Analysis):
     ) -> tuple[NoMemory, Contribution]:
         """n_c = events of every code by half; then g_p = log(model / marginal) of p's hidden events, and g_p g_p'."""
         t, half = site.counts(), self.half(site)
-        who = np.repeat(t.rows, np.diff(t.indptr))
+        patient = np.repeat(t.rows, np.diff(t.indptr))
         if step.name == "marginals":
             arrays: dict[str, Array] = {}
             for m, (c, size) in enumerate(zip(t.codes, t.shape[1:]), start=1):
                 # Events, as they are scored: shares of PATIENTS are flatter, and any model would gain on them for nothing.
-                flat = half[who] * size + c
-                found = np.bincount(flat, weights=_events(t.values), minlength=2 * size)
-                arrays[f"mode{m}"] = found.astype(np.float64).reshape(2, size)
+                flat = half[patient] * size + c
+                marginals = np.bincount(flat, weights=_events(t.values), minlength=2 * size)
+                arrays[f"mode{m}"] = marginals.astype(np.float64).reshape(2, size)
             return private, Contribution(arrays)
-        gains, events = self._gains(site, public, who, half)
+        gains, events = self._gains(site, public, patient, half)
         rows = np.column_stack([gains, events])
-        there = float((events > 0).sum())
-        return private, Contribution({"sums": np.append(rows.sum(0), there), "products": rows.T @ rows})
+        present = float((events > 0).sum())
+        return private, Contribution({"sums": np.append(rows.sum(0), present), "products": rows.T @ rows})
 
     def _gains(
         self, site: Site, public: CompletionPublic, who: NDArray[np.int64], half: NDArray[np.int64]
@@ -125,30 +127,30 @@ class Completion(Analysis):
         """(patients, Q) nats gained over the marginals, (patients,) hidden events."""
         t = site.counts()
         bits = code_bits(site, who)
-        seen, hidden = np.asarray(~bits.any(0)), np.asarray(bits.all(0))
-        shown = _restricted(t, who, seen)
-        codes = [c[hidden].astype(np.int64) for c in t.codes]
-        at, value = who[hidden], _events(t.values[hidden])
+        unmasked, masked = np.asarray(~bits.any(0)), np.asarray(bits.all(0))
+        visible_tensor = _restricted(t, who, unmasked)
+        codes = [c[masked].astype(np.int64) for c in t.codes]
+        patient, value = who[masked], _events(t.values[masked])
         n = t.patients
-        events: Array = np.bincount(at, weights=value, minlength=n).astype(np.float64)
-        size = np.bincount(who[seen], minlength=n).astype(np.float64)
-        visible = _codes_seen(shown)
+        events: Array = np.bincount(patient, weights=value, minlength=n).astype(np.float64)
+        size = np.bincount(who[unmasked], minlength=n).astype(np.float64)
+        visible = presence_by_mode(visible_tensor)
         out = np.zeros((n, len(self.candidates)))
-        here = replace(site, tensor=shown, labels=None, features=None, people=None)
+        visible_site = replace(site, tensor=visible_tensor, labels=None, features=None, people=None)
         for h in (0, 1):
             marginal = [x[1 - h] for x in public.marginals]
-            base = _log_share(codes, at, [m[:, None] for m in marginal], np.ones((n, 1)), visible)
+            base = _log_share(codes, patient, [m[:, None] for m in marginal], np.ones((n, 1)), visible)
             for q, group in enumerate(self.candidates):
                 placer = group[min(1 - h, len(group) - 1)]  # the model that did not see this half, where there is one
                 factors = [np.abs(f) / np.maximum(np.abs(f).sum(0), 1e-300) for f in placer.factors]
                 stacked = [np.column_stack([f, m]) for f, m in zip(factors, marginal)]
-                share = placer.shares(here)
+                share = placer.shares(visible_site)
                 weight = size[:, None] * share
                 mixture = np.column_stack([weight, PRIOR + size - weight.sum(1)])
                 mixture = mixture / mixture.sum(1, keepdims=True)
-                gain = np.clip(_log_share(codes, at, stacked, mixture, visible) - base, -FARTHEST, FARTHEST)
-                mine = half[at] == h
-                out[:, q] += np.bincount(at[mine], weights=(gain * value)[mine], minlength=n)
+                gain = np.clip(_log_share(codes, patient, stacked, mixture, visible) - base, -FARTHEST, FARTHEST)
+                in_half = half[patient] == h
+                out[:, q] += np.bincount(patient[in_half], weights=(gain * value)[in_half], minlength=n)
         return out, events
 
     # ---- results
@@ -170,9 +172,16 @@ class Completion(Analysis):
         rows = []
         for k in range(q):
             sd = spread(eye[k])
-            near = [float(gain[k]), float(gain[k]) - Z * sd, float(gain[k]) + Z * sd]
+            interval = [float(gain[k]), float(gain[k]) - Z * sd, float(gain[k]) + Z * sd]
             rows.append(
-                [self.words[k], *near, float(gain[k] - gain[best]), spread(eye[k] - eye[best]), round(events), int(n)]
+                [
+                    self.words[k],
+                    *interval,
+                    float(gain[k] - gain[best]),
+                    spread(eye[k] - eye[best]),
+                    round(events),
+                    int(n),
+                ]
             )
         return Table(["model", "nats", "low", "high", "to_best", "se", "events", "patients"], rows)
 
@@ -204,19 +213,6 @@ def _restricted(t: SparseTensor, who: NDArray[np.int64], keep: NDArray[np.bool_]
     """The tensor with some of its entries; patients stay."""
     coords = np.column_stack([who[keep], *(c[keep] for c in t.codes)])
     return SparseTensor(coords, t.values[keep], t.shape, t.axes)
-
-
-def _codes_seen(t: SparseTensor) -> list[Any]:
-    """Per mode (patients, I_n) sparse 0/1 of the codes shown."""
-    from scipy.sparse import coo_matrix
-
-    who = np.repeat(t.rows, np.diff(t.indptr))
-    out = []
-    for c, size in zip(t.codes, t.shape[1:]):
-        m = coo_matrix((np.ones(t.nnz), (who, c)), (t.patients, size)).tocsr()
-        m.data = np.ones_like(m.data)
-        out.append(m)
-    return out
 
 
 def _log_share(

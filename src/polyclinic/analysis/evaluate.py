@@ -56,6 +56,13 @@ LINES: Final = {
 }
 
 
+NEEDS: Final = {
+    "people": "people=pc.People(...)",
+    "outcome": "labels of 0 and 1",
+    "survival": "people with time and event",
+}
+
+
 @dataclass(frozen=True)
 class AnalysisPlan:
     """What is evaluated: public values only, so that every site makes the same acts of it."""
@@ -125,24 +132,11 @@ def plan_for(
 ) -> AnalysisPlan:
     """A plan in one process: everything that these sites allow, or what is asked; all faults at once."""
     variables = variables_of(sites) if more.get("privacy") is None else public_variables(sites)
-    can = {
-        "carriers": True,
-        "people": bool(variables),
-        "outcome": any(bool((outcome_of(s) >= 0).any()) for s in sites),
-        "survival": any(s.people is not None and s.people.time is not None for s in sites),
-        "completion": True,
-    }
-    if isinstance(what, str) and what != "all":
-        what = (what,)
-    asked = tuple(a for a in can if can[a]) if what == "all" else tuple(what)
-    strange = {a: did_you_mean(str(a), ACTS) for a in asked if a not in ACTS}
-    faults = [f"{a!r} is unknown; {n + ' ' if n else ''}known: {', '.join(ACTS)}" for a, n in strange.items()]
-    needs = {
-        "people": "people=pc.People(...)",
-        "outcome": "labels of 0 and 1",
-        "survival": "people with time and event",
-    }
-    faults += [f"{a}: no site has {needs[a]}" for a in asked if not can.get(a, True)]
+    possible = _possible(sites, variables)
+    if what == "all":
+        what = [a for a, allowed in possible.items() if allowed]
+    acts = (what,) if isinstance(what, str) else tuple(what)
+    faults = _act_faults(acts, possible)
     if more.get("privacy") is not None:
         public = (*(v.name for v in STANDARD), "site", "size")
         faults += [
@@ -152,38 +146,57 @@ def plan_for(
         ]
     if faults:
         raise ConfigError("this cannot be evaluated", faults=faults)
-    names = [v.name for v in variables]
-    standard = [*(n for n in ("age", "sex") if n in names), "site"]
-    missing = {a: LINES[a] for a in ACTS if a not in asked}
-    return AnalysisPlan(asked, variables, tuple(standard if adjust is None else adjust), missing=missing, **more)
+    if adjust is None:
+        names = [v.name for v in variables]
+        adjust = [*(n for n in ("age", "sex") if n in names), "site"]
+    missing = {a: line for a, line in LINES.items() if a not in acts}
+    return AnalysisPlan(acts, variables, tuple(adjust), missing=missing, **more)
+
+
+def _possible(sites: Sequence[Site], variables: Sequence[Variable]) -> dict[str, bool]:
+    """Return every act, and whether the data of these sites allow it."""
+    return {
+        "carriers": True,
+        "people": bool(variables),
+        "outcome": any(bool((outcome_of(s) >= 0).any()) for s in sites),
+        "survival": any(s.people is not None and s.people.time is not None for s in sites),
+        "completion": True,
+    }
+
+
+def _act_faults(acts: Sequence[str], possible: Mapping[str, bool]) -> list[str]:
+    """Return which acts are unknown, and which the sites lack something for."""
+    hints = {a: did_you_mean(str(a), ACTS) for a in acts if a not in ACTS}
+    faults = [f"{a!r} is unknown; {n + ' ' if n else ''}known: {', '.join(ACTS)}" for a, n in hints.items()]
+    return faults + [f"{a}: no site has {NEEDS[a]}" for a in acts if not possible.get(a, True)]
 
 
 def findings_of(
     plan: AnalysisPlan, acts: Sequence[Analysis], publics: Sequence[Any], replicability: Any = None
 ) -> Findings:
     """The value of what the acts summed up."""
-    found: dict[str, Any] = {}
+    values: dict[str, Any] = {}
     patients = 0
     for act, public in zip(acts, publics, strict=True):
         match act:
             case PrivateFindings():
-                made = paid_findings(act, public, plan.outcome, dict(plan.missing))
-                return replace(made, replicability=replicability)
+                private = paid_findings(act, public, plan.outcome, dict(plan.missing))
+                return replace(private, replicability=replicability)
             case Prevalence():
                 patients = int(public.n.sum())
-                found["prevalence"] = hidden_counts(act.prevalence(public), patients, plan.minimum)
-                found["shown"] = act.shown(public, plan.minimum) if act.params.support else ()
+                values["prevalence"] = hidden_counts(act.prevalence(public), patients, plan.minimum)
+                values["shown"] = act.shown(public, plan.minimum) if act.params.support else ()
             case TableOne():
-                found["people"] = act.table(public, plan.minimum)
+                values["people"] = act.table(public, plan.minimum)
             case OutcomeAnalysis():
-                found["outcome"] = outcome_found(act, public, plan.outcome, plan.minimum)
+                values["outcome"] = outcome_found(act, public, plan.outcome, plan.minimum)
                 patients = patients or int(public.tally.sum())
             case SurvivalAnalysis():
-                found["survival"] = survival_found(act, public, plan.minimum)
+                values["survival"] = survival_found(act, public, plan.minimum)
             case Completion():
-                found["completion"] = act.table(public)
+                values["completion"] = act.table(public)
     missing = {k: v for k, v in plan.missing.items() if not (k == "replicate" and replicability is not None)}
-    return Findings(patients, **found, replicability=replicability, missing=missing)
+    return Findings(patients, **values, replicability=replicability, missing=missing)
 
 
 def evaluate(
@@ -194,7 +207,6 @@ def evaluate(
     adjust: Sequence[str] | None = None,
     privacy: Privacy | None = None,
     key: str = "polyclinic",
-    halves: Sequence[object] = (),
     aggregation: str = "plain",
     minimum: int = 11,
     seed: int = 0,
@@ -208,7 +220,8 @@ def evaluate(
     Parameters
     ----------
     model
-        A fitted phenotype model, or a :class:`~polyclinic.analysis.replication.replicate.Replication`: then placing is cross-fitted, too.
+        A fitted phenotype model, or a :class:`~polyclinic.analysis.replication.replicate.Replication`: then the models of its
+        halves judge the patients that they did not see, and placing is cross-fitted, too.
     sites
         Hospitals on the model's codes; ``labels`` hold the outcome (0, 1, unknown NaN), ``people`` covariates and times.
     what
@@ -218,8 +231,6 @@ def evaluate(
         the hospital). Default: age, sex and site where they are there.
     key
         Of the halves; public, fixed before the data are read.
-    halves
-        Models of the two halves, to judge patients by models that did not see them.
     privacy
         A formal guarantee for all findings together: few sums of bounded rows, with noise; intervals contain it. Covariates
         are then age and sex in their public bands; hospitals have no level of their own.
@@ -239,19 +250,19 @@ def evaluate(
     from polyclinic.analysis.replication.replicate import Replication
 
     sites = given_sites(sites)
-    table = None
+    table, halves = None, tuple[Projector, ...]()
     if isinstance(model, Replication):
         table, halves, model = model.table, model.halves, model.model
-    more: dict[str, object] = {}
+    settings = {"key": key, "seed": seed, "aggregation": aggregation, "minimum": minimum}
     if privacy is not None:
-        more = {"privacy": privacy, "max_carried": max_carried, "planning_size": planning_size, "rate": rate}
-    plan = plan_for(sites, what, adjust, key=key, seed=seed, aggregation=aggregation, minimum=minimum, **more)
+        settings |= {"privacy": privacy, "max_carried": max_carried, "planning_size": planning_size, "rate": rate}
+    plan = plan_for(sites, what, adjust, **settings)
     acts = plan.acts(Projector.of(model), [Projector.of(h) for h in halves])
     ladder = Parallel(acts, name="evaluate")
     outcome: RunOutcome = run(ladder, sites, **options)
-    found = findings_of(plan, acts, ladder.publics(outcome.public), table)
+    findings = findings_of(plan, acts, ladder.publics(outcome.public), table)
     card = findings_card(ladder.facts, outcome, privacy, model)
-    return replace(found, traffic=traffic_of(outcome), privacy_=card)
+    return replace(findings, traffic=traffic_of(outcome), privacy_=card)
 
 
 def forecast(
@@ -308,9 +319,9 @@ def empty_placer(rank: int) -> Projector:
 
 def forecast_of(act: PrivateFindings, sites: int) -> Table:
     """The error of every figure before anything is spent: at the planning size, else at several."""
-    asked = act.asked(sites)
-    sizes = (1_000, 3_000, 10_000, 30_000, 100_000) if asked.size is None else (int(asked.size),)
-    rows = [[n, *row] for n in sizes for row in spend(asked, n).table().rows]
+    request = act.asked(sites)
+    sizes = (1_000, 3_000, 10_000, 30_000, 100_000) if request.size is None else (int(request.size),)
+    rows = [[n, *row] for n in sizes for row in spend(request, n).table().rows]
     return Table(["patients", *COLUMNS], rows)
 
 
@@ -331,8 +342,8 @@ def findings_card(facts: MethodFacts, outcome: RunOutcome, asked: Privacy | None
     fit = vars(model).get("privacy_") if isinstance(model, Configured) else None
     if asked is None or fit is None:
         return card
-    told = f"of the findings alone; the model that they speak of: {fit.headline}"
-    return replace(card, reasons=(*card.reasons, told))
+    note = f"of the findings alone; the model that they speak of: {fit.headline}"
+    return replace(card, reasons=(*card.reasons, note))
 
 
 def traffic_of(outcome: RunOutcome) -> dict[str, object]:

@@ -20,7 +20,9 @@ from polyclinic.util.table import Table
 __all__ = ["Findings", "OutcomeFound", "SurvivalFound", "outcome_found", "survival_found"]
 
 Array = NDArray[np.float64]
+# definition: counts from 1 to 10 are suppressed (minimum cell size 11)
 MINIMUM: Final = 11
+# definition: significance after adjustment for multiple tests
 LEVEL: Final = 0.05
 
 
@@ -176,37 +178,37 @@ def _plain(value: object) -> object:
 
 def outcome_found(act: OutcomeAnalysis, public: OutcomePublic, name: str, minimum: int = MINIMUM) -> OutcomeFound:
     """Tables of the outcome from the sums; nothing that points at fewer than ``minimum`` patients."""
-    cases, others = int(public.tally[:, 1].sum()), int(public.tally[:, 0].sum())
+    cases, controls = int(public.tally[:, 1].sum()), int(public.tally[:, 0].sum())
     unknown = int(public.tally[:, 2].sum())
     names = (*act.covariates.names, *(("hospital",) if act.covariates.site else ()))
     columns = ["phenotype", "odds_ratio", "low", "high", "p", "q", "events", "coefficient", "se", "confirmed"]
-    judged = ["model", "auc", "low", "high", "gain", "gain_low", "gain_high"]
-    if min(cases, others) < minimum:
+    model_columns = ["model", "auc", "low", "high", "gain", "gain_low", "gain_high"]
+    if min(cases, controls) < minimum:
         note = f"fewer than {minimum} patients with (or without) the outcome: nothing is shown"
-        empty = Table(columns, []), Table(judged, [])
-        return OutcomeFound(name, cases + others, 0, unknown, names, empty[0], None, empty[1], note=note)
+        empty = Table(columns, []), Table(model_columns, [])
+        return OutcomeFound(name, cases + controls, 0, unknown, names, empty[0], None, empty[1], note=note)
     auc = pooled_area([(b[1], b[0]) for b in public.bins[0]])
     gains = _gains(public)
     rows = []
     for i, d in enumerate(act.judged):
         a = pooled_area([(b[1], b[0]) for b in public.bins[i]])
-        more = (None, None, None) if i == 0 else gains[i - 1]
+        gain = (None, None, None) if i == 0 else gains[i - 1]
         words = "covariates and phenotypes" if i == 0 else d.words
-        rows.append([words, a.value, a.low, a.high, *more])
-    whole = np.concatenate([public.bins[0][h] for h in (0, 1)], axis=1)
+        rows.append([words, a.value, a.low, a.high, *gain])
+    all_bins = np.concatenate([public.bins[0][h] for h in (0, 1)], axis=1)
     risk = np.concatenate([_risks(public, act, 2 - h) for h in (0, 1)])
     order = np.argsort(risk, kind="stable")
-    y1, y0 = whole[1][order], whole[0][order]
+    y1, y0 = all_bins[1][order], all_bins[0][order]
     brier = float(public.brier[0, 0] / max(public.brier[0, 1], 1.0))
     return OutcomeFound(
         name,
-        cases + others,
+        cases + controls,
         cases,
         unknown,
         names,
         Table(columns, _effects(act, public, minimum)),
         auc,
-        Table(judged, rows),
+        Table(model_columns, rows),
         curve(y1, y0, minimum=minimum),
         calibration(y1, y0, risk[order], minimum=minimum),
         brier,
@@ -259,9 +261,9 @@ def _effects(act: OutcomeAnalysis, public: OutcomePublic, minimum: int) -> list[
     p = np.array([chi_square(x) if u else np.nan for x, u in zip(ratio, usable)])
     q = adjusted(p)
     halves = [np.array([normal_p(b / s) if s > 0 else 1.0 for b, s in zip(*x)]) for x in slots[1:]]
-    found = [adjusted(x) < LEVEL for x in halves]
-    same = np.sign(slots[1][0]) == np.sign(slots[2][0])
-    confirmed = same & ((found[0] & (halves[1] < LEVEL)) | (found[1] & (halves[0] < LEVEL)))
+    significant = [adjusted(x) < LEVEL for x in halves]
+    same_sign = np.sign(slots[1][0]) == np.sign(slots[2][0])
+    confirmed = same_sign & ((significant[0] & (halves[1] < LEVEL)) | (significant[1] & (halves[0] < LEVEL)))
     rows: list[list[object]] = []
     for r in range(rank):
         events = int(public.events[r])
@@ -269,9 +271,9 @@ def _effects(act: OutcomeAnalysis, public: OutcomePublic, minimum: int) -> list[
             rows.append([r, None, None, None, None, None, None if 0 < events < minimum else events, None, None, False])
             continue
         b, error = float(beta[r]), float(se[r])
-        near = [math.exp(b), math.exp(b - Z * error), math.exp(b + Z * error)]
-        hidden = None if 0 < events < minimum else events
-        rows.append([r, *near, float(p[r]), float(q[r]), hidden, b, error, bool(confirmed[r])])
+        odds = [math.exp(b), math.exp(b - Z * error), math.exp(b + Z * error)]
+        shown_events = None if 0 < events < minimum else events
+        rows.append([r, *odds, float(p[r]), float(q[r]), shown_events, b, error, bool(confirmed[r])])
     return rows
 
 
@@ -283,10 +285,10 @@ def survival_found(act: SurvivalAnalysis, public: SurvivalPublic, minimum: int =
     se = np.sqrt(np.maximum(np.diag(public.climbs.covariance(0)), 0.0))
     columns = ["group", "time", "at_risk", "survival", "low", "high"]
     for r in range(act.placer.rank + 1):
-        whole = r == act.placer.rank
+        everyone = r == act.placer.rank
         groups = (
             {"everybody": public.table[-1, 0]}
-            if whole
+            if everyone
             else {"carriers": public.table[r, 1], "others": public.table[r, 0]}
         )
         if any(g[:, 1].sum() < minimum for g in groups.values()):
@@ -294,31 +296,31 @@ def survival_found(act: SurvivalAnalysis, public: SurvivalPublic, minimum: int =
         rows: list[list[object]] = []
         mean = {}
         for name, g in groups.items():
-            found = kaplan_meier(g[:, 0], g[:, 1])
-            mean[name] = restricted_mean(found, width)
-            left = 0.0
+            curve = kaplan_meier(g[:, 0], g[:, 1])
+            mean[name] = restricted_mean(curve, width)
+            at_risk = 0.0
             for t in range(len(g)):
-                left += float(g[t].sum())
-                if left >= minimum and found.at_risk[t] - g[t].sum() >= minimum:
+                at_risk += float(g[t].sum())
+                if at_risk >= minimum and curve.at_risk[t] - g[t].sum() >= minimum:
                     days = float((t + 1) * width)
                     rows.append(
                         [
                             name,
                             days,
-                            int(found.at_risk[t]),
-                            *(float(x[t]) for x in (found.share, found.low, found.high)),
+                            int(curve.at_risk[t]),
+                            *(float(x[t]) for x in (curve.share, curve.low, curve.high)),
                         ]
                     )
-                    left = 0.0
-        tested = None if whole else log_rank(*((g[:, 0], g[:, 1]) for g in groups.values()))
+                    at_risk = 0.0
+        tested = None if everyone else log_rank(*((g[:, 0], g[:, 1]) for g in groups.values()))
         hazard = None
         p = None
-        if not whole and se[c + r] > 0:
+        if not everyone and se[c + r] > 0:
             b, s = float(beta[c + r]), float(se[c + r])
             hazard, p = (math.exp(b), math.exp(b - Z * s), math.exp(b + Z * s)), normal_p(b / s)
         out.append(
             SurvivalFound(
-                None if whole else r, Table(columns, rows), hazard, p, None if tested is None else tested[1], mean
+                None if everyone else r, Table(columns, rows), hazard, p, None if tested is None else tested[1], mean
             )
         )
     return tuple(out)
@@ -336,5 +338,5 @@ def hidden_counts(table: Table, total: int, minimum: int = MINIMUM) -> Table:
 
 def order_of(sections: Sequence[str]) -> tuple[str, ...]:
     """Sections in the order of a paper."""
-    known = ("replicate", "carriers", "people", "outcome", "survival", "completion")
-    return tuple(s for s in known if s in sections)
+    acts = ("replicate", "carriers", "people", "outcome", "survival", "completion")
+    return tuple(s for s in acts if s in sections)

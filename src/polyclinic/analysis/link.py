@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
-from polyclinic.analysis.completion import _codes_seen
 from polyclinic.analysis.projection import CARRIES
+from polyclinic.analysis.statistics.designs import presence_by_mode
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
@@ -103,22 +103,22 @@ class Link(Analysis):
         use = np.ones(site.patients, bool) if self.params.half is None else self.half(site) == self.params.half
         out = np.zeros(public.moments.shape)
         for k, pair in enumerate(self.pairs):
-            given, part = scored(site, self.placer.factors, pair, use)
-            u, free = residuals(given, part[0])
-            v, _ = residuals(given, part[1])
+            basis, part = scored(site, self.placer.factors, pair, use)
+            u, free = residuals(basis, part[0])
+            v, _ = residuals(basis, part[1])
             if free > 0:
                 out[k] = np.column_stack([(u * u).sum(0), (u * v).sum(0), (v * v).sum(0), np.full(u.shape[1], free)])
-        carried = (self.placer.shares(site) >= CARRIES).sum(0) >= 11
-        return private, Contribution({"moments": out, "carried": carried.astype(np.float64)})
+        enough = (self.placer.shares(site) >= CARRIES).sum(0) >= 11
+        return private, Contribution({"moments": out, "carried": enough.astype(np.float64)})
 
     def rho(self, public: LinkPublic) -> tuple[Array, Array]:
         """(R,) partial correlation and z; with more than two modes the weakest pair."""
-        both = np.array([[partial(m) for m in row] for row in public.moments])  # (pairs, R, 2)
-        if not len(both):
+        correlations = np.array([[partial(m) for m in row] for row in public.moments])  # (pairs, R, 2)
+        if not len(correlations):
             return np.zeros(self.placer.rank), np.zeros(self.placer.rank)
-        weakest = both[:, :, 1].argmin(0)
-        at = both[weakest, np.arange(self.placer.rank)]
-        return at[:, 0], at[:, 1]
+        weakest = correlations[:, :, 1].argmin(0)
+        weakest_rho = correlations[weakest, np.arange(self.placer.rank)]
+        return weakest_rho[:, 0], weakest_rho[:, 1]
 
 
 def scored(
@@ -127,13 +127,13 @@ def scored(
     """Of the patients of ``use`` who have codes of these modes: what every score is judged given (1, log and squared log of the
     numbers of codes and of cells), and per mode (patients, R) scores f'x / |x|."""
     t = site.counts()
-    cells, has = np.bincount(t.rows, np.diff(t.indptr), t.patients), _codes_seen(t)
-    size = [np.asarray(h.sum(1)).ravel() for h in has]
-    there = use & np.all([size[m] > 0 for m in modes], axis=0)
-    logs = np.log(np.column_stack([*(size[m][there] for m in modes), cells[there]]))
-    given = np.column_stack([np.ones(len(logs)), logs, logs**2])
-    part = [(has[m] @ np.abs(factors[m]))[there] / np.sqrt(size[m][there])[:, None] for m in modes]
-    return given, part
+    cells, presence = np.bincount(t.rows, np.diff(t.indptr), t.patients), presence_by_mode(t)
+    size = [np.asarray(h.sum(1)).ravel() for h in presence]
+    present = use & np.all([size[m] > 0 for m in modes], axis=0)
+    logs = np.log(np.column_stack([*(size[m][present] for m in modes), cells[present]]))
+    basis = np.column_stack([np.ones(len(logs)), logs, logs**2])
+    part = [(presence[m] @ np.abs(factors[m]))[present] / np.sqrt(size[m][present])[:, None] for m in modes]
+    return basis, part
 
 
 def residuals(given: Array, values: Array) -> tuple[Array, int]:
@@ -142,9 +142,9 @@ def residuals(given: Array, values: Array) -> tuple[Array, int]:
         return values, 0
     basis, size, _ = np.linalg.svd(given, full_matrices=False)
     basis = basis[:, size > 1e-9 * size[0]]
-    left = values - basis @ (basis.T @ values)
-    left[:, (left**2).sum(0) <= 1e-12 * (values**2).sum(0)] = 0.0
-    return left, len(given) - basis.shape[1]
+    remainder = values - basis @ (basis.T @ values)
+    remainder[:, (remainder**2).sum(0) <= 1e-12 * (values**2).sum(0)] = 0.0
+    return remainder, len(given) - basis.shape[1]
 
 
 def partial(sums: Array) -> tuple[float, float]:

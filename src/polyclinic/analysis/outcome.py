@@ -25,9 +25,11 @@ from polyclinic.records.sites.site import Site
 __all__ = ["BINS", "OutcomeAnalysis", "OutcomePublic"]
 
 Array = NDArray[np.float64]
+# limit: of the numbers sent; patients within a bin are ties of the AUC
 BINS: Final = 192
-PULL: Final = 50.0
-SPREAD: Final = 4.0  # bins reach so many standard deviations of the predicted logit
+PULL: Final = 50.0  # patients by whose weight a code is drawn to telling nothing
+# limit: standard deviations of the predicted logit that bins reach; patients beyond are in the outer bins
+SPREAD: Final = 4.0
 
 
 class OutcomeParams(AnalysisParams):
@@ -134,60 +136,60 @@ class OutcomeAnalysis(Analysis):
         """Moments of the designs, Newton rounds of all problems together, then tests without one phenotype each."""
         if public.stage == "end":
             return None
-        made: dict[str, tuple[int, ...]] = {}
+        arrays: dict[str, tuple[int, ...]] = {}
         if public.stage == "moments":
-            made = {"tally": (2, 3), "events": (self.placer.rank,)}
+            arrays = {"tally": (2, 3), "events": (self.placer.rank,)}
             if self.params.baselines:
-                made["codes"] = (2, 2, sum(len(f) for f in self.placer.factors))
+                arrays["codes"] = (2, 2, sum(len(f) for f in self.placer.factors))
             for i, d in enumerate(self.designs.all):
                 if d.name not in CHOSEN:
-                    made |= {f"{k}{i}": (len(d.slots), self.designs.width(d)) for k in ("sum", "square")}
-            return Step(public.round, "moments", made, bound=2.0**8 * PATIENTS, counts=False)
+                    arrays |= {f"{k}{i}": (len(d.slots), self.designs.width(d)) for k in ("sum", "square")}
+            return Step(public.round, "moments", arrays, bound=2.0**8 * PATIENTS, counts=False)
         if public.stage == "newton":
             for j, base in enumerate(
                 public.climbs.base
             ):  # all of them in every round: how many are left is a fact of data
-                made |= shapes(f"p{j}", len(base)) | {f"p{j}.e": (2,)}
-            return Step(public.round, "newton", made, bound=BOUND, counts=False)
+                arrays |= shapes(f"p{j}", len(base)) | {f"p{j}.e": (2,)}
+            return Step(public.round, "newton", arrays, bound=BOUND, counts=False)
         for r, base in enumerate(public.tests.base):
-            made |= shapes(f"t{r}", len(base))
+            arrays |= shapes(f"t{r}", len(base))
         if public.stage == "tests":  # histograms of the scores ride along with the first tests
-            made |= {"bins": (len(self.judged), 2, 2, BINS), "brier": (len(self.judged), 2)}
+            arrays |= {"bins": (len(self.judged), 2, 2, BINS), "brier": (len(self.judged), 2)}
         elif public.stage == "paired":
-            made["paired"] = public.paired.shape
-        return Step(public.round, public.stage, made, bound=BOUND, counts=False)
+            arrays["paired"] = public.paired.shape
+        return Step(public.round, public.stage, arrays, bound=BOUND, counts=False)
 
     def update_public(self, step: Step, public: OutcomePublic, total: Total) -> OutcomePublic:
         """beta' = beta + H^-1 g, g = sum_k g_k, H = sum_k H_k (steps halved where l fell); p_r from 2 (l - l_without_r)."""
-        after = replace(public, round=public.round + 1)
+        state = replace(public, round=public.round + 1)
         a, n = total.arrays, self._patients(public)
         if step.name == "moments":
-            return self._prepared(after, a)
+            return self._prepared(state, a)
         if step.name == "newton":
-            seen = {j: unpacked(a, f"p{j}", n) for j in public.climbs.active}
+            sums = {j: unpacked(a, f"p{j}", n) for j in public.climbs.active}
             grid = public.grid.copy()
-            for j in seen:
+            for j in sums:
                 size = max(float(public.tally[:, :2].sum()), 1.0)
                 mean = float(a[f"p{j}.e"][0]) * n / size
                 sd = max(np.sqrt(max(float(a[f"p{j}.e"][1]) * n / size - mean**2, 0.0)), 1e-3)
                 grid[j] = np.round([mean - SPREAD * sd, mean + SPREAD * sd], 6)
-            flags = {j: self.designs.penalised(self.problems[j][0]) for j in seen}
-            climbs = public.climbs.seen(seen, flags)
+            flags = {j: self.designs.penalised(self.problems[j][0]) for j in sums}
+            climbs = public.climbs.seen(sums, flags)
             if climbs.active:
-                return replace(after, climbs=climbs, grid=grid)
+                return replace(state, climbs=climbs, grid=grid)
             full, common = climbs.base[0], self.designs.common
             starts = [np.delete(full, common + r) for r in range(self.placer.rank)]
-            return replace(after, climbs=climbs, grid=grid, tests=Climbs.at(starts), stage="tests")
+            return replace(state, climbs=climbs, grid=grid, tests=Climbs.at(starts), stage="tests")
         flags0 = self.designs.penalised(self.problems[0][0])[:-1]
         tests = public.tests.seen(
             {r: unpacked(a, f"t{r}", n) for r in public.tests.active}, dict.fromkeys(public.tests.active, flags0)
         )
         if step.name == "tests":
             bins = tuple(np.rint(b * n) for b in a["bins"])
-            return replace(after, tests=tests, bins=bins, brier=a["brier"] * n, stage="paired")
+            return replace(state, tests=tests, bins=bins, brier=a["brier"] * n, stage="paired")
         paired = public.paired + a["paired"] * n if "paired" in a else public.paired
         # once the pairs are known only the tests go on
-        return replace(after, tests=tests, paired=paired, stage="end" if not tests.active else "rest")
+        return replace(state, tests=tests, paired=paired, stage="end" if not tests.active else "rest")
 
     def _patients(self, public: OutcomePublic) -> float:
         """A power of two above the number of patients: sums are sent in units of it."""
@@ -195,13 +197,13 @@ class OutcomeAnalysis(Analysis):
 
     def _prepared(self, after: OutcomePublic, a: Any) -> OutcomePublic:
         tally = np.rint(a["tally"])
-        of = {0: tally[:, :2].sum(), 1: tally[0, :2].sum(), 2: tally[1, :2].sum()}
+        patients = {0: tally[:, :2].sum(), 1: tally[0, :2].sum(), 2: tally[1, :2].sum()}
         centre, unit = list(after.centre), list(after.unit)
         fixed = int(not self.covariates.site)
         for i, d in enumerate(self.designs.all):
             if d.name in CHOSEN:
                 continue
-            n = np.array([max(float(of[s]), 1.0) for s in d.slots])[:, None]
+            n = np.array([max(float(patients[s]), 1.0) for s in d.slots])[:, None]
             mean = a[f"sum{i}"] / n
             sd = np.sqrt(np.maximum(a[f"square{i}"] / n - mean**2, 0.0))
             # any public unit will do; round ones are the same whatever way the sums were taken
@@ -231,8 +233,8 @@ class OutcomeAnalysis(Analysis):
 
     def _rows(self, site: Site, public: OutcomePublic) -> tuple[Array, NDArray[np.bool_], NDArray[np.int64]]:
         y = outcome_of(site)
-        known = np.isfinite(y) & self.covariates.columns(site)[1]
-        return y, known, self.half(site)
+        usable = np.isfinite(y) & self.covariates.columns(site)[1]
+        return y, usable, self.half(site)
 
     def _x(self, site: Site, public: OutcomePublic, j: int) -> Array:
         d, slot = self.problems[j]
@@ -245,12 +247,12 @@ class OutcomeAnalysis(Analysis):
         self, step: Step, site: Site, private: NoMemory, public: OutcomePublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
         """g_k = sum_i (y_i - s(x_i'beta)) x_i and H_k = sum_i s(1 - s) x_i x_i', the site's own intercept profiled out."""
-        y, known, half = self._rows(site, public)
+        y, usable, half = self._rows(site, public)
         if step.name == "moments":
-            return private, Contribution(self._moments(site, public, y, known, half))
+            return private, Contribution(self._moments(site, public, y, usable, half))
         n = self._patients(public)
         arrays: dict[str, Array] = {}
-        slots = [known, known & (half == 0), known & (half == 1)]
+        slots = [usable, usable & (half == 0), usable & (half == 1)]
         if step.name == "newton":
             for j in range(len(self.problems)):
                 if public.climbs.done[j]:
@@ -259,24 +261,24 @@ class OutcomeAnalysis(Analysis):
                 x, beta, use = self._x(site, public, j), public.climbs.trial(j), slots[self.problems[j][1]]
                 part = profile(x[use], y[use], beta, own=self.covariates.site)
                 arrays |= _scaled(part, n).arrays(f"p{j}")
-                eta = self._logits(x, y, use, beta)[known]
+                eta = self._logits(x, y, use, beta)[usable]
                 arrays[f"p{j}.e"] = np.array([eta.sum(), np.square(eta).sum()]) / n
             return private, Contribution(arrays)
-        x0 = self._x(site, public, 0)[known]
+        x0 = self._x(site, public, 0)[usable]
         for r in range(self.placer.rank):
             if public.tests.done[r]:
                 arrays |= _nothing(len(public.tests.base[r]), f"t{r}")
             else:
                 less = np.delete(x0, self.designs.common + r, axis=1)
-                part = profile(less, y[known], public.tests.trial(r), own=self.covariates.site)
+                part = profile(less, y[usable], public.tests.trial(r), own=self.covariates.site)
                 arrays |= _scaled(part, n).arrays(f"t{r}")
         if step.name == "tests":
             arrays["bins"], arrays["brier"] = np.zeros((len(self.judged), 2, 2, BINS)), np.zeros((len(self.judged), 2))
-            for i, h, use, bin_, risk in self._scores(site, public, y, known, half):
+            for i, h, use, bin_, risk in self._scores(site, public, y, usable, half):
                 np.add.at(arrays["bins"][i, h], (y[use].astype(int), bin_), 1.0 / n)
                 arrays["brier"][i] += np.array([np.square(risk - y[use]).sum(), use.sum()]) / n
         elif step.name == "paired":
-            arrays["paired"] = self._pairs(site, public, y, known, half) / n
+            arrays["paired"] = self._pairs(site, public, y, usable, half) / n
         return private, Contribution(arrays)
 
     def _moments(
@@ -294,10 +296,10 @@ class OutcomeAnalysis(Analysis):
             arrays[f"sum{i}"] = np.stack([c.sum(0) for c in columns])
             arrays[f"square{i}"] = np.stack([np.square(c).sum(0) for c in columns])
         if self.params.baselines:
-            has = code_presence(site)
+            presence = code_presence(site)
             arrays["codes"] = np.stack(
                 [
-                    np.stack([np.asarray(has[known & (half == h) & (y == v)].sum(0)).ravel() for v in (0, 1)])
+                    np.stack([np.asarray(presence[known & (half == h) & (y == v)].sum(0)).ravel() for v in (0, 1)])
                     for h in (0, 1)
                 ]
             ).astype(np.float64)
@@ -321,25 +323,25 @@ class OutcomeAnalysis(Analysis):
                 eta = self._logits(x, y, known & (half == 1 - h), public.climbs.base[j])
                 use = known & (half == h)
                 low, high = public.grid[j]
-                at = np.floor((eta[use] - low) / max(high - low, 1e-9) * BINS)
-                yield i, h, use, np.clip(at, 0, BINS - 1).astype(np.int64), 0.5 * (1 + np.tanh(eta[use] / 2))
+                bin_index = np.floor((eta[use] - low) / max(high - low, 1e-9) * BINS)
+                yield i, h, use, np.clip(bin_index, 0, BINS - 1).astype(np.int64), 0.5 * (1 + np.tanh(eta[use] / 2))
 
     def _pairs(
         self, site: Site, public: OutcomePublic, y: Array, known: NDArray[np.bool_], half: NDArray[np.int64]
     ) -> Array:
         """Sums for the paired comparison of every baseline with the phenotypes: differences of DeLong's placements."""
-        placed: dict[tuple[int, int], Array] = {}
+        placements_of: dict[tuple[int, int], Array] = {}
         for i, h, use, bin_, _ in self._scores(site, public, y, known, half):
-            others, cases = public.bins[i][h]
-            m, n = max(float(cases.sum()), 1.0), max(float(others.sum()), 1.0)
-            below = (np.cumsum(others) - others / 2) / n
-            above = (m - np.cumsum(cases) + cases / 2) / m
-            placed[i, h] = np.where(y[use] == 1, below[bin_], above[bin_])
+            controls, cases = public.bins[i][h]
+            m, n = max(float(cases.sum()), 1.0), max(float(controls.sum()), 1.0)
+            rank_below = (np.cumsum(controls) - controls / 2) / n
+            rank_above = (m - np.cumsum(cases) + cases / 2) / m
+            placements_of[i, h] = np.where(y[use] == 1, rank_below[bin_], rank_above[bin_])
         out = np.zeros(public.paired.shape)
         for h in (0, 1):
             kind = y[known & (half == h)].astype(int)
             for i in range(1, len(self.judged)):
-                gap = placed[0, h] - placed[i, h]
+                gap = placements_of[0, h] - placements_of[i, h]
                 np.add.at(out[i - 1, h], kind, np.column_stack([gap, gap**2]))
         return out
 
@@ -358,8 +360,8 @@ def _strongest(have: Array, patients: Array) -> NDArray[np.int64]:
     share = have / n
     pooled = have.sum(0) / n.sum()
     sd = np.sqrt(np.maximum(pooled * (1 - pooled) * (1 / n).sum(), 1e-12))
-    found = np.argsort(-np.abs(share[1] - share[0]) / sd, kind="stable")[:CODES]
-    return np.resize(found, CODES).astype(np.int64)
+    strongest = np.argsort(-np.abs(share[1] - share[0]) / sd, kind="stable")[:CODES]
+    return np.resize(strongest, CODES).astype(np.int64)
 
 
 def _ratios(have: Array, patients: Array) -> Array:

@@ -81,9 +81,9 @@ class StudyPipeline(Sequential):
         self.plan, self.folds = plan, folds
         self.linked = Linked(method, plan.key, plan.modes, plan.sites, folds) if self.asked and folds else None
         self.rungs = ReplicateFits(method, plan.key, folds) if self.linked is None else self.linked.rungs
-        own = method.params.rank
+        rank = method.params.rank
         # every other rank is fitted and judged in the same run; none of them is published
-        self.others = [ReplicateFits(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != own]
+        self.others = [ReplicateFits(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != rank]
         tests = 2 * folds * (1 + len(self.others))
         kinds: list[type[Analysis]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * tests
         if self.asked is not None:  # one paid act
@@ -129,9 +129,9 @@ class StudyPipeline(Sequential):
         return Parallel(self._cut(public, setting), name="splits")
 
     def _cut(self, public: Any, setting: Schema | None) -> list[Splits]:
-        key, how = self.plan.key, self.method.params.aggregation
-        each = zip(self.several, self._fits(public))
-        return [act for m, fits in each for act in splits(fits, m.method, setting, key, how)]
+        key, aggregation = self.plan.key, self.method.params.aggregation
+        fit_pairs = zip(self.several, self._fits(public))
+        return [act for m, fits in fit_pairs for act in splits(fits, m.method, setting, key, aggregation)]
 
     def _all(self, public: Any) -> list[Matched]:
         """Every rank's fits, columns that are one phenotype joined, matched; the method's own rank first."""
@@ -140,15 +140,15 @@ class StudyPipeline(Sequential):
             return [matched(fits, private) for fits in self._fits(self._of_fits(public))]
         acts = self._cut(public.first, None)
         states = Parallel(acts, name="splits").publics(public.second)
-        each = iter(zip(acts, states))
-        whole = [[(f, *next(each)) for f in fits] for fits in self._fits(public.first)]
+        pairs = iter(zip(acts, states))
+        grouped = [[(f, *next(pairs)) for f in fits] for fits in self._fits(public.first)]
         return [
-            matched(accepted([f for f, _, _ in fits], [a.groups(p) for _, a, p in fits]), private) for fits in whole
+            matched(accepted([f for f, _, _ in fits], [a.groups(p) for _, a, p in fits]), private) for fits in grouped
         ]
 
     def _acts(self, public: Any, setting: Schema) -> Parallel:
-        found, *rest = self._all(public)
-        acts, tests = self._made_of(found, rest, setting)
+        main, *other_fits = self._all(public)
+        acts, tests = self._made_of(main, other_fits, setting)
         return Parallel([*acts, *tests], name="evaluate")
 
     def _made_of(self, found: Matched, rest: Sequence[Matched], setting: Schema) -> tuple[list[Analysis], list[Link]]:
@@ -156,14 +156,14 @@ class StudyPipeline(Sequential):
             plan = replace(self.plan, what=()) if too_little(found.public) else self.plan
             return plan.acts(self._placer(found.public, setting)), []
         halves = [raw_placer(self.method, p, setting) for p in _halves(found)]
-        key, how = self.plan.key, self.method.params.aggregation
+        key, aggregation = self.plan.key, self.method.params.aggregation
         groups = [
             [raw_placer(m.method, p, setting) for p in (_halves(r) or (r.public,))] for m, r in zip(self.others, rest)
         ]
         acts = self.plan.acts(self._placer(found.public, setting), halves, groups)
-        tests = links(found.halves, self.method, setting, key, how)
+        tests = links(found.halves, self.method, setting, key, aggregation)
         for m, r in zip(self.others, rest):
-            tests += links(r.halves, m.method, setting, key, how)
+            tests += links(r.halves, m.method, setting, key, aggregation)
         return acts, tests
 
     def _placer(self, public: Any, setting: Schema) -> Projector:
@@ -173,40 +173,44 @@ class StudyPipeline(Sequential):
 
     def finalize_site(self, site: Site, private: Any, public: Any) -> Arrays:
         """Memberships on the consensus; they stay at the site."""
-        found = self._all(public.first)[0]
-        return {"memberships": raw_placer(self.method, found.public, None).loads(site)}
+        main = self._all(public.first)[0]
+        return {"memberships": raw_placer(self.method, main.public, None).loads(site)}
 
     # ---- results
 
     def publish(self, outcome: RunOutcome) -> None:
         """The fitted model and the findings from an outcome of any engine."""
         public = outcome.public
-        found, *rest = self._all(public.first)
+        main, *other_fits = self._all(public.first)
         fit = replace(
             outcome,
-            public=found.public,
+            public=main.public,
             privates={},
             history=[h for h in outcome.history if h["round"] <= public.rounds],
         )
         self._model = self.method.with_params()
         self._model.publish(fit)
-        acts, tests = self._made_of(found, rest, outcome.setting)
+        acts, tests = self._made_of(main, other_fits, outcome.setting)
         states = Parallel([*acts, *tests], name="evaluate").publics(public.second)
         table = None
-        sites, judged, each = len(outcome.setting.sites), states[len(acts) :], 2 * self.folds
+        sites, test_states, fits_per_rank = len(outcome.setting.sites), states[len(acts) :], 2 * self.folds
         if tests:
-            table = verdict(found, tests[:each], judged[:each], self._model.order_, sites)
+            table = verdict(main, tests[:fits_per_rank], test_states[:fits_per_rank], self._model.order_, sites)
         elif self.linked is not None:
             table = self.linked.table(public.first, self._model.order_, sites)
         findings = findings_of(self.plan, acts, states[: len(acts)], table)
-        if rest and findings.completion is not None:
+        if other_fits and findings.completion is not None:
             counts: list[int | None] = [findings.replicable]
-            for i, r in enumerate(rest, start=1):
-                part = slice(i * each, (i + 1) * each)
-                mine = verdict(r, tests[part], judged[part], order_of(r.public), sites) if each else None
-                counts.append(None if mine is None else sum(bool(x["replicable"]) for x in mine))
-            asked = [m.method.params.rank for m in self.several]
-            ranks = [r if isinstance(r, int) else len(order_of(x.public)) for r, x in zip(asked, (found, *rest))]
+            for i, r in enumerate(other_fits, start=1):
+                part = slice(i * fits_per_rank, (i + 1) * fits_per_rank)
+                replicability = (
+                    verdict(r, tests[part], test_states[part], order_of(r.public), sites) if fits_per_rank else None
+                )
+                counts.append(None if replicability is None else sum(bool(x["replicable"]) for x in replicability))
+            rank_list = [m.method.params.rank for m in self.several]
+            ranks = [
+                r if isinstance(r, int) else len(order_of(x.public)) for r, x in zip(rank_list, (main, *other_fits))
+            ]
             findings = replace(findings, ranks=ranks_table(findings.completion, ranks, counts))
         if self.asked is not None:
             card = self._cards(outcome, public.rounds)
@@ -219,14 +223,14 @@ class StudyPipeline(Sequential):
         self._model.happened_ = replace(self._model.happened_, asked=self.asked)
         self._model.privacy_ = make_card(self.facts, self._model.happened_)
         self._model._conclude()
-        late = replace(
+        findings_run = replace(
             outcome,
             releases=tuple(r for r in outcome.releases if r.step.round > rounds),
             lines=tuple(e for e in outcome.lines if e.charge is not None and e.charge.round > rounds),
         )
-        card = findings_card(PrivateFindings.facts, late, self.asked)
-        told = f"of the findings alone; with the fit: {self._model.privacy_.headline}"
-        return replace(card, claimed=None, reasons=(*card.reasons, told))
+        card = findings_card(PrivateFindings.facts, findings_run, self.asked)
+        note = f"of the findings alone; with the fit: {self._model.privacy_.headline}"
+        return replace(card, claimed=None, reasons=(*card.reasons, note))
 
     def started(self, public: Any) -> Any:
         """How the fit on everybody started, from the final public state."""
@@ -259,19 +263,19 @@ def shared_out(method: Estimator, plan: AnalysisPlan) -> tuple[Estimator, Analys
 
     Where nothing is evaluated the fit has all of it.
     """
-    asked: Privacy = method.params.privacy
-    if asked.level != "patient":
+    privacy: Privacy = method.params.privacy
+    if privacy.level != "patient":
         raise ConfigError(
-            f"findings protect patients, and this study asks for level {asked.level!r}",
+            f"findings protect patients, and this study asks for level {privacy.level!r}",
             hint='drop [evaluate], or use [method] name = "dpem" with [privacy] level = "patient"',
         )
     if not plan.what:
-        return method, replace(plan, privacy=asked)
-    mu = 1.0 / calibrate(asked.epsilon, asked.delta)[0]
-    own = gaussian_epsilon(mu * math.sqrt(1.0 - plan.part), asked.delta)
+        return method, replace(plan, privacy=privacy)
+    mu = 1.0 / calibrate(privacy.epsilon, privacy.delta)[0]
+    epsilon = gaussian_epsilon(mu * math.sqrt(1.0 - plan.part), privacy.delta)
     size = plan.planning_size if plan.planning_size is not None else dict(method.params).get("planning_size")
-    fit = method.with_params(privacy=asked.model_copy(update={"epsilon": own}))
-    return fit, replace(plan, privacy=asked, planning_size=size)
+    fit = method.with_params(privacy=privacy.model_copy(update={"epsilon": epsilon}))
+    return fit, replace(plan, privacy=privacy, planning_size=size)
 
 
 def order_of(public: Any) -> NDArray[np.int64]:
@@ -283,9 +287,9 @@ def order_of(public: Any) -> NDArray[np.int64]:
 
 def _cost(outcome: RunOutcome, rounds: int) -> dict[str, object]:
     """Rounds of the findings, and the bytes of their rounds."""
-    late: Sequence[Any] = [h for h in outcome.history if h["round"] > rounds]
+    findings_rounds: Sequence[Any] = [h for h in outcome.history if h["round"] > rounds]
     return {
-        "rounds": len(late),
-        "bytes_up": int(sum(h.get("bytes_up") or 0 for h in late)),
-        "bytes_down": int(sum(h.get("bytes_down") or 0 for h in late)),
+        "rounds": len(findings_rounds),
+        "bytes_up": int(sum(h.get("bytes_up") or 0 for h in findings_rounds)),
+        "bytes_down": int(sum(h.get("bytes_down") or 0 for h in findings_rounds)),
     }

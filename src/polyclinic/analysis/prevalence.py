@@ -19,8 +19,10 @@ from polyclinic.util.table import Table
 __all__ = ["Prevalence", "PrevalencePublic"]
 
 Array = NDArray[np.float64]
+# definition: the dominance rule for a code that may be shown
 DOMINANT: Final = 0.5  # two patients may hold at most so much of a code's weight
-POWER: Final = 8  # (sum w^8)^(1/8) bounds the heaviest patient closely (CONCORD 13)
+# limit: of precision, the bound exceeds the heaviest patient by at most n^(1/8)
+POWER: Final = 8  # (sum w^8)^(1/8) bounds the heaviest patient closely
 
 
 class PrevalenceParams(AnalysisParams):
@@ -125,27 +127,27 @@ class Prevalence(Analysis):
         """sum_p has_r(p) by half, sum_p share_r(p)^m, m = 1, 2; per top code c: sum_p [c in p] has_r(p) and weights."""
         from scipy.sparse import coo_matrix
 
-        share, has, half = self.placer.shares(site), self.placer.has(site), self.half(site)
+        share, carries, half = self.placer.shares(site), self.placer.has(site), self.half(site)
         arrays: dict[str, Array] = {
             "n": np.bincount(half, minlength=2).astype(np.float64),
-            "halves": np.stack([has[half == h].sum(0) for h in (0, 1)]).astype(np.float64),
+            "halves": np.stack([carries[half == h].sum(0) for h in (0, 1)]).astype(np.float64),
             "first": share.sum(0),
             "second": np.square(share).sum(0),
         }
         if self.params.support:
             t = site.counts()
-            who = np.repeat(t.rows, np.diff(t.indptr))
+            patient = np.repeat(t.rows, np.diff(t.indptr))
             for m, top in enumerate(self.codes(), start=1):
-                counts = coo_matrix((np.abs(t.values), (who, t.codes[m - 1])), (t.patients, t.shape[m])).tocsr()
+                counts = coo_matrix((np.abs(t.values), (patient, t.codes[m - 1])), (t.patients, t.shape[m])).tocsr()
                 # saturating: one patient's weight is at most 1, so the sums have a public bound and 8th powers fit them
                 weighed = counts.copy()
                 weighed.data = weighed.data / (1.0 + weighed.data)
                 present = counts.copy()
                 present.data = np.ones_like(present.data)
-                of = np.arange(top.shape[1])
-                arrays[f"support{m}"] = (present.T @ has.astype(np.float64))[top, of]
-                arrays[f"weight{m}"] = (weighed.T @ share)[top, of]
-                arrays[f"eighth{m}"] = (weighed.power(POWER).T @ share**POWER)[top, of]
+                component = np.arange(top.shape[1])
+                arrays[f"support{m}"] = (present.T @ carries.astype(np.float64))[top, component]
+                arrays[f"weight{m}"] = (weighed.T @ share)[top, component]
+                arrays[f"eighth{m}"] = (weighed.power(POWER).T @ share**POWER)[top, component]
         return private, Contribution(arrays)
 
     # ---- results

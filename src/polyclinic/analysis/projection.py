@@ -29,6 +29,7 @@ __all__ = [
 ]
 
 Array = NDArray[np.float64]
+# definition: who carries a phenotype
 CARRIES: Final = 0.05  # a patient has a phenotype that explains at least this part of the recorded activity
 MISSING: Final = "missing"
 
@@ -54,12 +55,12 @@ class Projector:
         """Of a fitted phenotype model."""
         if isinstance(model, Projector):
             return model
-        found = model if isinstance(model, Phenotypes) else vars(model).get("result_")
-        if not isinstance(found, Phenotypes):
+        fitted = model if isinstance(model, Phenotypes) else vars(model).get("result_")
+        if not isinstance(fitted, Phenotypes):
             raise ConfigError(
                 f"a {type(model).__name__} has no phenotypes to evaluate", hint="fit a phenotype method (pc.TRIP ...)"
             )
-        return cls(found.factors, found.transform)
+        return cls(fitted.factors, fitted.transform)
 
     @property
     def rank(self) -> int:
@@ -80,16 +81,16 @@ class Projector:
         return out
 
     def _both(self, site: Site) -> tuple[Array, Array]:
-        found = self._kept.get(site)
-        if found is None:
+        cached = self._kept.get(site)
+        if cached is None:
             n = site.patients
             load = np.abs(np.asarray(self._place(site), np.float64)) if n else np.zeros((0, self.rank))
             mass = np.prod([np.abs(f).sum(0) for f in self.factors], axis=0)
             explained = load * mass
             total = explained.sum(1, keepdims=True)
-            found = (np.where(total > 0, explained / np.where(total > 0, total, 1.0), 0.0), load)
-            self._kept[site] = found
-        return found
+            cached = (np.where(total > 0, explained / np.where(total > 0, total, 1.0), 0.0), load)
+            self._kept[site] = cached
+        return cached
 
 
 @dataclass(frozen=True)
@@ -122,19 +123,19 @@ class Variable:
         if values is None:
             return np.full(site.patients, last)
         if self.levels:
-            at = {x: i for i, x in enumerate(self.levels)}
-            return np.array([at.get(_text(v), last) for v in values.tolist()], np.int64)
+            positions = {x: i for i, x in enumerate(self.levels)}
+            return np.array([positions.get(_text(v), last) for v in values.tolist()], np.int64)
         numbers = _numbers(values)
-        found = np.searchsorted(np.asarray(self.cuts), numbers, side="right") - 1
-        found = np.where(numbers == self.cuts[-1], len(self.cuts) - 2, found)
-        inside = np.isfinite(numbers) & (found >= 0) & (found < last)
-        return np.where(inside, found, last).astype(np.int64)
+        band = np.searchsorted(np.asarray(self.cuts), numbers, side="right") - 1
+        band = np.where(numbers == self.cuts[-1], len(self.cuts) - 2, band)
+        valid = np.isfinite(numbers) & (band >= 0) & (band < last)
+        return np.where(valid, band, last).astype(np.int64)
 
     def columns(self, site: Site) -> tuple[Array, NDArray[np.bool_]]:
         """(patients, c) columns of a regression, and whose are known: a number must be, a category has ``missing``."""
         if self.levels:
-            at = self.level(site)
-            return (at[:, None] == np.arange(1, len(self.words))).astype(np.float64), np.ones(site.patients, bool)
+            levels = self.level(site)
+            return (levels[:, None] == np.arange(1, len(self.words))).astype(np.float64), np.ones(site.patients, bool)
         values = _column(site, self.name)
         numbers = np.full(site.patients, np.nan) if values is None else _numbers(values)
         x = np.clip((numbers - self.centre) / self.unit, -self.limit, self.limit)
@@ -181,11 +182,11 @@ class Covariates:
     def columns(self, site: Site) -> tuple[Array, NDArray[np.bool_]]:
         """(patients, c) and who has them all."""
         parts = [v.columns(site) for v in self.variables]
-        known = np.ones(site.patients, bool)
+        complete = np.ones(site.patients, bool)
         for _, k in parts:
-            known &= k
-        made = [x for x, _ in parts] + ([sizes_of(site)] if self.size else [])
-        return (np.concatenate(made, axis=1) if made else np.zeros((site.patients, 0))), known
+            complete &= k
+        blocks = [x for x, _ in parts] + ([sizes_of(site)] if self.size else [])
+        return (np.concatenate(blocks, axis=1) if blocks else np.zeros((site.patients, 0))), complete
 
 
 def sizes_of(site: Site) -> Array:
@@ -213,11 +214,11 @@ def half_of(
     site: Site, key: str, kept: WeakKeyDictionary[Site, NDArray[np.int64]], halving: int = 0
 ) -> NDArray[np.int64]:
     """The patients' halves, hashed once for every site."""
-    found = kept.get(site)
-    if found is None:
-        found = halves_of(site, key, halving)
-        kept[site] = found
-    return found
+    cached = kept.get(site)
+    if cached is None:
+        cached = halves_of(site, key, halving)
+        kept[site] = cached
+    return cached
 
 
 def variables_of(sites: Sequence[Site], rule: PeopleRule | None = None) -> tuple[Variable, ...]:
@@ -226,9 +227,9 @@ def variables_of(sites: Sequence[Site], rule: PeopleRule | None = None) -> tuple
     Age is (age - 60) / 30 cut to [-1, 1], in bands of 0, 50, 70, 120 years; other numbers are in units of their spread.
     """
     if rule is not None:
-        made = [_age(rule.age)] if rule.age else []
-        made += [Variable("sex", levels=("F", "M"))] if rule.sex else []
-        return (*made, *(Variable(n, levels=tuple(levels)) for n, levels in rule.columns.items()))
+        variables = [_age(rule.age)] if rule.age else []
+        variables += [Variable("sex", levels=("F", "M"))] if rule.sex else []
+        return (*variables, *(Variable(n, levels=tuple(levels)) for n, levels in rule.columns.items()))
     names: dict[str, list[NDArray[np.generic]]] = {}
     for s in sites:
         for n, v in (s.people.columns if s.people is not None else {}).items():
@@ -258,14 +259,14 @@ def _variable(name: str, parts: Sequence[NDArray[np.generic]]) -> Variable:
         return _age((0.0, 50.0, 70.0, 120.0))
     flat = np.concatenate(parts)
     if numeric:
-        known = flat[np.isfinite(flat)]
-        values = np.unique(known)
+        finite = flat[np.isfinite(flat)]
+        values = np.unique(finite)
         if len(values) > 6:
-            cuts = np.unique(np.quantile(known, [0.0, 1 / 3, 2 / 3, 1.0]))
-            return Variable(name, tuple(cuts.tolist()), (), float(known.mean()), float(known.std()) or 1.0, 4.0)
+            cuts = np.unique(np.quantile(finite, [0.0, 1 / 3, 2 / 3, 1.0]))
+            return Variable(name, tuple(cuts.tolist()), (), float(finite.mean()), float(finite.std()) or 1.0, 4.0)
         return Variable(name, levels=tuple(_text(v) for v in values.tolist()) or ("0",))
-    found = sorted({_text(v) for v in flat.tolist()} - {""})
-    return Variable(name, levels=tuple(found) or ("",))
+    levels = sorted({_text(v) for v in flat.tolist()} - {""})
+    return Variable(name, levels=tuple(levels) or ("",))
 
 
 def chosen(adjust: Sequence[str], variables: Sequence[Variable]) -> Covariates:

@@ -20,6 +20,7 @@ from polyclinic.records.sites.site import Site
 __all__ = ["SurvivalAnalysis", "SurvivalPublic"]
 
 Array = NDArray[np.float64]
+# limit: of the encoding
 BOUND: Final = 2.0**20  # of every sum, divided by the number of patients
 
 
@@ -80,10 +81,10 @@ class SurvivalAnalysis(Analysis):
         t, p = self.grid, self.width
         if self.covariates.site:  # stratified: nothing by time leaves a hospital
             return Step(public.round, "cox", shapes("cox", p), bound=BOUND, counts=False)
-        made: dict[str, tuple[int, ...]] = {"deaths": (t,), "direct": (p,)}
+        arrays: dict[str, tuple[int, ...]] = {"deaths": (t,), "direct": (p,)}
         for k in ("risk", "tied"):
-            made |= {f"{k}0": (t,), f"{k}1": (t, p), f"{k}2": (t, p * (p + 1) // 2)}
-        return Step(public.round, "cox", made, bound=BOUND, counts=False)
+            arrays |= {f"{k}0": (t,), f"{k}1": (t, p), f"{k}2": (t, p * (p + 1) // 2)}
+        return Step(public.round, "cox", arrays, bound=BOUND, counts=False)
 
     def update_public(self, step: Step, public: SurvivalPublic, total: Total) -> SurvivalPublic:
         """S(t) = prod_{s <= t} (1 - d_s / n_s) from the table; beta' = beta + H^-1 g, Efron's g and H from summed risk sets."""
@@ -98,12 +99,12 @@ class SurvivalAnalysis(Analysis):
                 stage="cox" if any_event else "end",
                 round=2,
             )
-        at = public.climbs.trial(0)
+        trial = public.climbs.trial(0)
         n = self._patients(public)
         if self.covariates.site:
             part = unpacked(a, "cox", n)
         else:
-            part = Cut(*efron(_together({k: v * n for k, v in a.items()}, self.width), at))
+            part = Cut(*efron(_together({k: v * n for k, v in a.items()}, self.width), trial))
         climbs = public.climbs.seen({0: part}, {0: np.ones(self.width, bool)})
         return replace(public, climbs=climbs, round=public.round + 1, stage="cox" if climbs.active else "end")
 
@@ -120,26 +121,26 @@ class SurvivalAnalysis(Analysis):
         people, n = site.people, site.patients
         time = np.full(n, np.nan) if people is None or people.time is None else people.time
         event = np.zeros(n, bool) if people is None or people.event is None else people.event
-        known = np.isfinite(time)
-        at = np.floor(np.where(known, time, 0.0) / self.params.width)
-        happened = event & (at < self.grid)
-        at = np.minimum(at, self.grid - 1).astype(np.int64)
-        has = self.placer.has(site)
+        timed = np.isfinite(time)
+        bin_index = np.floor(np.where(timed, time, 0.0) / self.params.width)
+        happened = event & (bin_index < self.grid)
+        bin_index = np.minimum(bin_index, self.grid - 1).astype(np.int64)
+        carries = self.placer.has(site)
         if step.name == "survival":
             table = np.zeros((self.placer.rank + 1, 2, self.grid, 2))
-            cell = (at[known], happened[known].astype(int))
+            cell = (bin_index[timed], happened[timed].astype(int))
             for r in range(self.placer.rank):
-                np.add.at(table[r], (has[known, r].astype(int), *cell), 1.0)
+                np.add.at(table[r], (carries[timed, r].astype(int), *cell), 1.0)
             np.add.at(table[-1, 0], cell, 1.0)
-            return private, Contribution({"table": table, "unknown": np.array([float((~known).sum())])})
+            return private, Contribution({"table": table, "unknown": np.array([float((~timed).sum())])})
         columns, full = self.covariates.columns(site)
-        use = known & full
-        x = np.concatenate([columns, has.astype(np.float64)], axis=1)[use]
+        use = timed & full
+        x = np.concatenate([columns, carries.astype(np.float64)], axis=1)[use]
         beta = public.climbs.trial(0)
-        sums = efron_sums(x, at[use], happened[use], self.grid, beta)
+        sums = efron_sums(x, bin_index[use], happened[use], self.grid, beta)
         if self.covariates.site:
-            made = Cut(*efron(sums, beta)).arrays("cox")
-            return private, Contribution({k: v / self._patients(public) for k, v in made.items()})
+            sums_out = Cut(*efron(sums, beta)).arrays("cox")
+            return private, Contribution({k: v / self._patients(public) for k, v in sums_out.items()})
         upper = np.triu_indices(self.width)
         arrays: dict[str, Array] = {"deaths": sums.deaths, "direct": sums.direct}
         for k in ("risk", "tied"):

@@ -98,25 +98,25 @@ def table_one(variables: tuple[Variable, ...], counts: tuple[Array, ...], minimu
     """
     rows: list[list[object]] = []
     for v, table in zip(variables, counts):
-        everybody = table[-1]
+        totals = table[-1]
         for group, line in enumerate(table):
-            whole = group == len(table) - 1
-            if whole:
+            is_total = group == len(table) - 1
+            if is_total:
                 hide = suppress(line, minimum=minimum)[:-1]
             else:
-                hide = suppress(np.stack([line, np.maximum(everybody - line, 0.0)]), minimum=minimum)[0, :-1]
+                hide = suppress(np.stack([line, np.maximum(totals - line, 0.0)]), minimum=minimum)[0, :-1]
             total = float(line.sum())
             for word, n, hidden in zip(v.words, line, hide):
-                if word == "missing" and not everybody[-1]:
+                if word == "missing" and not totals[-1]:
                     continue
-                shown = not hidden
+                visible = not hidden
                 rows.append(
                     [
                         v.name,
                         word,
-                        None if whole else group,
-                        int(n) if shown else None,
-                        float(n) / total if shown and total else None,
+                        None if is_total else group,
+                        int(n) if visible else None,
+                        float(n) / total if visible and total else None,
                     ]
                 )
     return Table(["variable", "level", "phenotype", "patients", "share"], rows)

@@ -1,1 +1,1 @@
-"""Attack our own privacy: made-up patients through the real method, and what their releases tell."""
+"""Audit privacy empirically: canary patients through the real method."""

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from polyclinic.auditing.statistics import Audit, judge
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import gaussian_mu
+from polyclinic.privacy.accounting.charge import events_for
 from polyclinic.privacy.accounting.mechanisms import Noise
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.protocol.aggregators import by_name
@@ -141,7 +142,7 @@ def audit(
     else:
         _inside(listener, Site(SITE, tensor=crowd), door, insider)
 
-    events = door.ledger.events()
+    events = events_for(door.ledger.charges(), "patient")
     epsilon, mu = door.ledger.epsilon(privacy.delta), gaussian_mu(events)
     if mu is None or not math.isfinite(epsilon):
         raise ConfigError(

@@ -65,18 +65,18 @@ class TimeRule(TomlSection):
     @classmethod
     def _width(cls, values: Any) -> object:
         """Edges of bins of one width."""
-        found = values.get("bins") if isinstance(values, dict) else None
-        if not isinstance(found, str):
+        bins = values.get("bins") if isinstance(values, dict) else None
+        if not isinstance(bins, str):
             return values
-        told = re.fullmatch(r"([1-9][0-9]{0,3})d", found.strip())
-        before, after = values.get("before"), values.get("after")
-        if told is None:
-            raise ValueError(f"bins: {found!r} is no width in days such as '30d', and no list of edges")
-        width = int(told[1])
-        whole = [x for x in (before, after) if isinstance(x, int)]
-        first = -(-(before or 0) // width) if whole else 0
+        match = re.fullmatch(r"([1-9][0-9]{0,3})d", bins.strip())
+        days_before, days_after = values.get("before"), values.get("after")
+        if match is None:
+            raise ValueError(f"bins: {bins!r} is no width in days such as '30d', and no list of edges")
+        width = int(match[1])
+        ends = [x for x in (days_before, days_after) if isinstance(x, int)]
+        first = -(-(days_before or 0) // width) if ends else 0
         # The last edge is a day of the last bin, which is as wide as the others (or holds one day more: `after` itself).
-        end = (after or 0) if whole else width * BINS - 1
+        end = (days_after or 0) if ends else width * BINS - 1
         last = max(round((end + 1) / width), 0)
         return {**values, "bins": (*(width * k for k in range(-first, last)), end)}
 

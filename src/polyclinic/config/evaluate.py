@@ -65,8 +65,8 @@ class PeopleRule(TomlSection):
     @property
     def names(self) -> tuple[str, ...]:
         """All columns that are read."""
-        made = [*(["age"] if self.age else []), *(["sex"] if self.sex else []), *self.columns]
-        return (*made, *((self.survival.time, self.survival.event) if self.survival else ()))
+        columns = [*(["age"] if self.age else []), *(["sex"] if self.sex else []), *self.columns]
+        return (*columns, *((self.survival.time, self.survival.event) if self.survival else ()))
 
 
 class EvaluateRule(TomlSection):

@@ -73,9 +73,9 @@ class Node(TomlFile):
 
     def named(self, name: str) -> Node:
         """The same node under another name."""
-        made = self.model_copy(update={"site": self.site.model_copy(update={"name": name})})
-        made._folder = self._folder
-        return made
+        node = self.model_copy(update={"site": self.site.model_copy(update={"name": name})})
+        node._folder = self._folder
+        return node
 
 
 def secret(value: str, folder: Path) -> str:

@@ -22,10 +22,10 @@ def hours(window: str) -> float | None:
     """
     if window in ("visit", "day", "patient"):
         return None
-    found = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([hd])", window)
-    if not found or float(found[1]) <= 0:
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)\s*([hd])", window)
+    if not match or float(match[1]) <= 0:
         raise ValueError("not a window: use 'visit', 'day', 'patient', hours like '6h' or days like '30d'")
-    return float(found[1]) * (24 if found[2] == "d" else 1)
+    return float(match[1]) * (24 if match[2] == "d" else 1)
 
 
 def _window(value: str) -> str:
@@ -34,9 +34,9 @@ def _window(value: str) -> str:
 
 
 def _per_kind(value: dict[str, int]) -> dict[str, int]:
-    bad = [f"{k} = {v}" for k, v in value.items() if v < 1]
-    if bad:
-        raise ValueError(f"not a positive number of codes: {', '.join(bad)}")
+    faults = [f"{k} = {v}" for k, v in value.items() if v < 1]
+    if faults:
+        raise ValueError(f"not a positive number of codes: {', '.join(faults)}")
     return value
 
 
@@ -52,24 +52,12 @@ class StudyRule(TomlSection):
         description="Sites that must answer a round; default: all. Between hosts more than half; secure sums: at least (n + 1)//2 + 1, and 3.",
     )
     deadline: float = Field(600.0, gt=0, description="Seconds a round waits for a site.")
-    staleness: int | None = Field(
-        None,
-        ge=0,
-        description="Asynchronous (dpfact, localtf; plain): rounds a contribution may be old; needs a quorum.",
-    )
-    lost: Literal["wait", "group", "show"] = Field(
-        "wait",
-        description="Exact secure sums between hosts that lose a site: wait; go on if three or more left; or without it, which shows its part.",
-    )
     key: str = Field("", max_length=200, description="Of the patients' halves; public, fixed before data are read.")
     replicate: int | None = Field(
         None,
         ge=0,
         le=20,
         description="Halvings of the patients on which phenotypes must come back; default 1 for phenotypes by sums without [privacy], else 0.",
-    )
-    nodes_per_site: int = Field(
-        1, ge=1, le=1000, description="subspace: each site hosts so many nodes, its patients split among them."
     )
 
 

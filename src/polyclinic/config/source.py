@@ -62,10 +62,10 @@ class Source(TomlSection):
     @field_validator("kind")
     @classmethod
     def _known(cls, value: str) -> str:
-        others = plugged("polyclinic.sources")
-        if value not in BUILT_IN and value not in others:
-            near = did_you_mean(value, [*BUILT_IN, *others])
-            raise ValueError(f"{value!r} is none of {', '.join([*BUILT_IN, *others])}{'; ' if near else ''}{near}")
+        plugins = plugged("polyclinic.sources")
+        if value not in BUILT_IN and value not in plugins:
+            hint = did_you_mean(value, [*BUILT_IN, *plugins])
+            raise ValueError(f"{value!r} is none of {', '.join([*BUILT_IN, *plugins])}{'; ' if hint else ''}{hint}")
         return value
 
     @model_validator(mode="after")

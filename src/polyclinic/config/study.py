@@ -57,13 +57,13 @@ class Generated(BaseModel):
     @field_validator("dataset")
     @classmethod
     def _known(cls, value: str) -> str:
-        known = [*GENERATORS, *plugged("polyclinic.datasets")]
-        if value in known or next_door(
+        names = [*GENERATORS, *plugged("polyclinic.datasets")]
+        if value in names or next_door(
             value
         ):  # what lives next door can be read here, and is asked for when it is made
             return value
         raise ValueError(
-            f"no such data set; {did_you_mean(value, known)} known: {', '.join(known)}".replace(";  ", "; ")
+            f"no such data set; {did_you_mean(value, names)} known: {', '.join(names)}".replace(";  ", "; ")
         )
 
     def words(self) -> str:
@@ -88,7 +88,7 @@ class Study(TomlFile):
     >>> Study.parse({"study": {"name": "icu", "sead": 1}})
     Traceback (most recent call last):
     polyclinic.errors.ConfigError: [PC200] study: wrong study file
-      - study.sead: unknown key; did you mean 'seed'? known: deadline, description, key, lost, name, nodes_per_site, quorum, replicate, seed, staleness
+      - study.sead: unknown key; did you mean 'seed'? known: deadline, description, key, name, quorum, replicate, seed
       what to do: correct every line above; docs/reference/files.md lists all keys
     """
 
@@ -123,21 +123,21 @@ class Study(TomlFile):
     @classmethod
     def _together(cls, values: Mapping[str, Any]) -> list[str]:
         def section(name: str) -> dict[str, Any]:
-            found = values.get(name)
-            return found if isinstance(found, dict) else {}
+            content = values.get(name)
+            return content if isinstance(content, dict) else {}
 
         faults = []
         method, tensor, sites = section("method"), section("tensor"), section("sites")
         federated = bool(method) and str(method.get("name", "")).lower() not in CENTRAL
         if federated and "aggregation" not in method:
             faults.append("method.aggregation is missing: a study must name it (plain, masked, subspace, ...)")
-        given = [k for k in ("site", "data") if values.get(k)]
-        given += [f"sites.{k}" for k in ("nodes", "source") if sites.get(k)]
-        if len(given) > 1:
-            faults.append(f"{' and '.join(given)}: choose one way to name the sites of a simulation")
+        inputs = [k for k in ("site", "data") if values.get(k)]
+        inputs += [f"sites.{k}" for k in ("nodes", "source") if sites.get(k)]
+        if len(inputs) > 1:
+            faults.append(f"{' and '.join(inputs)}: choose one way to name the sites of a simulation")
         features = section("features")
-        chosen = features.get("columns") if isinstance(features.get("columns"), list | tuple) else ()
-        if features.get("label") is not None and features["label"] in (chosen or ()):
+        feature_columns = features.get("columns") if isinstance(features.get("columns"), list | tuple) else ()
+        if features.get("label") is not None and features["label"] in (feature_columns or ()):
             faults.append(
                 f"features.columns lists {features['label']!r}, which is features.label: the class is no feature"
             )
@@ -184,22 +184,22 @@ class Study(TomlFile):
         """The node with the column that divides its patients into sites, where ``[sites] split`` names one."""
         if self.sites is None or not isinstance(self.sites.split, str):
             return node
-        made = node.model_copy(update={"source": node.source.model_copy(update={"split": self.sites.split})})
-        made._folder = node._folder
-        return made
+        split_node = node.model_copy(update={"source": node.source.model_copy(update={"split": self.sites.split})})
+        split_node._folder = node._folder
+        return split_node
 
     def nodes(self) -> tuple[Node, ...]:
         """The hospitals named for a simulation, read from their node files; none for a generated network."""
         entries = [*self.site, *(SiteEntry(node=n) for n in (self.sites.nodes if self.sites else ()))]
-        found, faults = [], []
+        node_list, faults = [], []
         for entry in entries:
             try:
                 node = Node.read(self.path(entry.node))
-                found.append(self.divided(node if entry.name is None else node.named(entry.name)))
+                node_list.append(self.divided(node if entry.name is None else node.named(entry.name)))
             except ConfigError as e:
                 faults += [e.what, *e.faults]
-        names = [n.name for n in found]
+        names = [n.name for n in node_list]
         faults += [f"two sites are called {n!r}" for n in sorted({n for n in names if names.count(n) > 1})]
         if faults:
             raise ConfigError(f"study {self.name!r}: its sites cannot be read", faults=faults)
-        return tuple(found)
+        return tuple(node_list)

@@ -50,19 +50,19 @@ class TomlFile(BaseModel):
     @classmethod
     def parse(cls, values: Mapping[str, Any], *, where: str = "", folder: Path | None = None) -> Self:
         """Check plain values (a dictionary as TOML gives it)."""
-        faults, made = cls._together(values), None
+        faults, result = cls._together(values), None
         try:
-            made = cls.model_validate(dict(values))
+            result = cls.model_validate(dict(values))
         except ValidationError as e:
             faults = [*(_fault(cls, f) for f in e.errors()), *faults]
-        if faults or made is None:
+        if faults or result is None:
             raise ConfigError(
                 f"{where or cls.__name__.lower()}: wrong {cls.__name__.lower()} file",
                 faults=faults,
                 hint="correct every line above; docs/reference/files.md lists all keys",
             )
-        made._folder = folder or Path()
-        return made
+        result._folder = folder or Path()
+        return result
 
     @classmethod
     def _together(cls, values: Mapping[str, Any]) -> list[str]:
@@ -88,17 +88,17 @@ class TomlFile(BaseModel):
 
 
 def _fault(model: type[BaseModel], f: Any) -> str:
-    where = ".".join(str(x) for x in f["loc"]) or "file"
+    place = ".".join(str(x) for x in f["loc"]) or "file"
     if f["type"] == "extra_forbidden":
-        known = _known(model, f["loc"][:-1])
-        near = did_you_mean(str(f["loc"][-1]), known)
-        return f"{where}: unknown key; {near + ' ' if near else ''}known: {', '.join(known)}"
+        keys = _known(model, f["loc"][:-1])
+        hint = did_you_mean(str(f["loc"][-1]), keys)
+        return f"{place}: unknown key; {hint + ' ' if hint else ''}known: {', '.join(keys)}"
     if f["type"] == "missing":
-        return f"{where}: missing"
+        return f"{place}: missing"
     text = str(f["msg"]).removeprefix("Value error, ")
     plain = isinstance(f["input"], str | int | float | bool)
     # A password is never quoted, nor is a whole section.
-    return f"{where}: {text}" + (
+    return f"{place}: {text}" + (
         f" (got {f['input']!r})" if plain and f["loc"][-1:] not in (("password",), ("url",)) else ""
     )
 

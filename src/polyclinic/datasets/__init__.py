@@ -2,11 +2,10 @@
 
 from typing import Any
 
-from polyclinic.datasets.aminoacid import load_aminoacid
 from polyclinic.datasets.claims import load_diabetes130, load_mimic3_demo, load_synpuf
 from polyclinic.datasets.courses import planted_courses
 from polyclinic.datasets.icu import icu_network
-from polyclinic.datasets.open_data import open_data
+from polyclinic.datasets.open_data import load_aminoacid, open_data
 from polyclinic.datasets.planted import planted_counts, planted_four_mode
 from polyclinic.datasets.split import split
 from polyclinic.datasets.truth import Truth, expected_auc
@@ -36,5 +35,5 @@ def __getattr__(name: str) -> Any:
     entry = plugged("polyclinic.datasets").get(name)
     if entry is not None:
         return entry.load()
-    near = next_door(name) or did_you_mean(name, __all__)
-    raise AttributeError(f"module 'polyclinic.datasets' has no attribute {name!r}" + (f": {near}" if near else ""))
+    hint = next_door(name) or did_you_mean(name, __all__)
+    raise AttributeError(f"module 'polyclinic.datasets' has no attribute {name!r}" + (f": {hint}" if hint else ""))

@@ -132,8 +132,8 @@ def load_diabetes130(
         """
     )
     _codes(con, "first", "claim", ["diag_1", "diag_2", "diag_3"], "'^[^?]'", cut=digits == 3)
-    given = [f"CASE WHEN \"{m}\" <> 'No' THEN '{m}' END" for m in MEDICATIONS]
-    _codes(con, "second", "claim", given, "'.'")
+    drug_cells = [f"CASE WHEN \"{m}\" <> 'No' THEN '{m}' END" for m in MEDICATIONS]
+    _codes(con, "second", "claim", drug_cells, "'.'")
     con.execute(
         f"""
         CREATE TABLE person AS
@@ -262,10 +262,10 @@ def _sites(
         con.execute(
             f"CREATE TABLE {table} AS SELECT unnest($1::VARCHAR[]) AS code, unnest(range(len($1))) AS place", [listed]
         )
-    more = "".join(f", any_value(q.{c}) AS {c}" for c in people)
+    extra_columns = "".join(f", any_value(q.{c}) AS {c}" for c in people)
     rows: dict[str, NDArray[np.generic]] = con.execute(
         f"""
-        SELECT p.site, p.patient, l.place AS one, r.place AS two, count(*) AS n, any_value(coalesce(q.outcome, 0)) AS y{more}
+        SELECT p.site, p.patient, l.place AS one, r.place AS two, count(*) AS n, any_value(coalesce(q.outcome, 0)) AS y{extra_columns}
         FROM pair p JOIN left_code l ON l.code = p.one JOIN right_code r ON r.code = p.two
         LEFT JOIN person q USING (patient)
         GROUP BY ALL ORDER BY p.site, p.patient, one, two
@@ -273,11 +273,13 @@ def _sites(
     ).fetchnumpy()
     sites = []
     for place in np.unique(rows["site"].astype(str)):
-        at = rows["site"].astype(str) == place
-        who, first, index = np.unique(rows["patient"][at].astype(str), return_index=True, return_inverse=True)
-        coords = np.column_stack([index, rows["one"][at], rows["two"][at]]).astype(np.int64)
-        tensor = SparseTensor(coords, rows["n"][at], (len(who), *map(len, codes)), axes)
-        known = {c: np.ma.filled(rows[c][at][first], np.nan if rows[c].dtype.kind == "f" else "") for c in people}
-        labels = rows["y"][at][first].astype(np.int64)
-        sites.append(Site(f"{prefix}{place}", tensor, labels=labels, people=People(known) if known else None))
+        in_site = rows["site"].astype(str) == place
+        patients, first, index = np.unique(rows["patient"][in_site].astype(str), return_index=True, return_inverse=True)
+        coords = np.column_stack([index, rows["one"][in_site], rows["two"][in_site]]).astype(np.int64)
+        tensor = SparseTensor(coords, rows["n"][in_site], (len(patients), *map(len, codes)), axes)
+        covariates = {
+            c: np.ma.filled(rows[c][in_site][first], np.nan if rows[c].dtype.kind == "f" else "") for c in people
+        }
+        labels = rows["y"][in_site][first].astype(np.int64)
+        sites.append(Site(f"{prefix}{place}", tensor, labels=labels, people=People(covariates) if covariates else None))
     return Sites(sites)

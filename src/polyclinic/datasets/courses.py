@@ -81,7 +81,7 @@ def planted_courses(
     made, memberships, courses = [], {}, {}
     for k, mine in enumerate(np.array_split(np.arange(patients), sites)):
         name = f"site {k + 1}"
-        coords, values, own, w = [], [], [], np.zeros((len(mine), phenotypes))
+        coords, values, site_courses, w = [], [], [], np.zeros((len(mine), phenotypes))
         for i in range(len(mine)):
             T = int(rng.integers(visits[0], visits[1] + 1))
             u = 0.6 * (np.arange(T) + 0.5) / T + 0.4 * np.sort(rng.random(T))
@@ -98,10 +98,13 @@ def planted_courses(
             t, j = np.nonzero(x)
             coords.append(np.column_stack([np.full(len(t), i), t, j]))
             values.append(x[t, j].astype(float))
-            own.append(B)
+            site_courses.append(B)
         people = Axis("patient", tuple(f"{k}-{i}" for i in range(len(mine))))
         at = np.concatenate(coords) if coords else np.zeros((0, 3), np.int64)
         cells = np.concatenate(values) if values else np.zeros(0)
         made.append(Site(name, SparseTensor(at, cells, (len(mine), visits[1], codes), [people, *axes])))
-        memberships[name], courses[name] = w, np.concatenate(own) if own else np.zeros((0, phenotypes))
+        memberships[name], courses[name] = (
+            w,
+            np.concatenate(site_courses) if site_courses else np.zeros((0, phenotypes)),
+        )
     return Sites(made, PlantedCourses((V,), memberships, courses))

@@ -190,11 +190,11 @@ def _axes() -> tuple[Axis, ...]:
 
 def _weights(axis: Axis, table: tuple[_Phenotype, ...]) -> Matrix:
     """(codes, phenotypes), columns sum to 1."""
-    at = {code: j for j, code in enumerate(axis.labels or ())}
-    out = np.zeros((len(at), len(table)))
+    positions = {code: j for j, code in enumerate(axis.labels or ())}
+    out = np.zeros((len(positions), len(table)))
     for r, phenotype in enumerate(table):
         for code, weight in phenotype.codes[axis.name].items():
-            out[at[code], r] = weight
+            out[positions[code], r] = weight
     return np.asarray(out / out.sum(0))
 
 
@@ -209,11 +209,11 @@ def _common(axis: Axis, planted: Matrix) -> Matrix:
 def _memberships(unit: str, n: int, table: tuple[_Phenotype, ...], events: float, rng: np.random.Generator) -> Matrix:
     """(patients, phenotypes) expected events: who carries what, and how heavily; everyone carries something."""
     share = np.array([p.at[unit] for p in table])
-    carried = rng.random((n, len(table))) < share
-    none = np.flatnonzero(~carried.any(1))
+    carries = rng.random((n, len(table))) < share
+    without_any = np.flatnonzero(~carries.any(1))
     if share.any():
-        carried[none, rng.choice(len(table), len(none), p=share / share.sum())] = True
-    burden = rng.gamma(BURDEN_SHAPE, 1 / BURDEN_SHAPE, (n, len(table))) * carried
+        carries[without_any, rng.choice(len(table), len(without_any), p=share / share.sum())] = True
+    burden = rng.gamma(BURDEN_SHAPE, 1 / BURDEN_SHAPE, (n, len(table))) * carries
     # Scaled by the mean over the unit, not by patient: the number of events differs between patients as well.
     return np.asarray(burden * (events / max(burden.sum(1).mean(), 1e-12)))
 
@@ -222,8 +222,8 @@ def _only_seen(tensor: SparseTensor, rng: np.random.Generator) -> SparseTensor:
     """The unit's own vocabulary: the codes it has seen, in an order of its own."""
     for mode in range(1, tensor.ndim):
         axis = tensor.axes[mode]
-        seen = rng.permutation(np.unique(tensor.codes[mode - 1]).astype(np.int64))
-        to = np.full(tensor.shape[mode], -1)
-        to[seen] = np.arange(len(seen))
-        tensor = tensor.recode(mode, to, axis.take(seen.tolist()), len(seen))
+        present = rng.permutation(np.unique(tensor.codes[mode - 1]).astype(np.int64))
+        target = np.full(tensor.shape[mode], -1)
+        target[present] = np.arange(len(present))
+        tensor = tensor.recode(mode, target, axis.take(present.tolist()), len(present))
     return tensor

@@ -82,5 +82,5 @@ def _logistic(x: Matrix) -> Matrix:
 
 def _draw(weights: Matrix, size: int, rng: np.random.Generator) -> NDArray[np.int64]:
     edges = np.cumsum(weights)
-    at = np.searchsorted(edges, rng.random(size) * edges[-1], side="right")
-    return np.asarray(np.minimum(at, len(edges) - 1))
+    position = np.searchsorted(edges, rng.random(size) * edges[-1], side="right")
+    return np.asarray(np.minimum(position, len(edges) - 1))

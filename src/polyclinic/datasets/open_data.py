@@ -2,13 +2,18 @@
 
 from __future__ import annotations
 
+import gzip
 import os
 from pathlib import Path
 from typing import Final
 
-from polyclinic.errors import DataError
+import numpy as np
 
-__all__ = ["OPEN_DATA", "find", "open_data"]
+from polyclinic.errors import DataError
+from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.sparse import SparseTensor
+
+__all__ = ["OPEN_DATA", "find", "load_aminoacid", "open_data"]
 
 OPEN_DATA: Final = (
     "aminoacid",
@@ -34,9 +39,9 @@ def open_data(name: str) -> Path:
     ...
     polyclinic.errors.DataError: [PC300] open data set 'no such data' is not known ...
     """
-    given = os.environ.get("POLYCLINIC_DATA")
-    here = Path.cwd()
-    bases = [Path(given)] if given else [p / "shared" / "data" for p in (here, *here.parents)]
+    variable = os.environ.get("POLYCLINIC_DATA")
+    folder = Path.cwd()
+    bases = [Path(variable)] if variable else [p / "shared" / "data" for p in (folder, *folder.parents)]
     if name not in OPEN_DATA:
         raise DataError(f"open data set {name!r} is not known", hint=f"known: {', '.join(OPEN_DATA)}")
     for base in bases:
@@ -52,7 +57,26 @@ def open_data(name: str) -> Path:
 def find(name: str, path: str | Path | None, file: str) -> Path:
     """A file of a data set: from its folder, from the path of the file itself, or by name."""
     place = open_data(name) if path is None else Path(path)
-    found = place / file if place.is_dir() else place
-    if not found.exists():
-        raise DataError(f"{name}: file {file!r} was not found", faults=[f"looked at {found}"])
-    return found
+    result = place / file if place.is_dir() else place
+    if not result.exists():
+        raise DataError(f"{name}: file {file!r} was not found", faults=[f"looked at {result}"])
+    return result
+
+
+def load_aminoacid(path: str | Path | None = None) -> SparseTensor:
+    """Read five mixtures x 201 emission x 61 excitation wavelengths; three amino acids explain 97.5 % of it.
+
+    Parameters
+    ----------
+    path
+        Folder or file ``aminoacid_data.txt.gz`` (text: ``sptensor``, order, sizes, nonzeros, then i j k value).
+    """
+    file = find("aminoacid", path, "aminoacid_data.txt.gz")
+    with gzip.open(file, "rt", encoding="ascii") as stream:
+        word, order, sizes, number = (stream.readline().strip() for _ in range(4))
+        rows = np.loadtxt(stream)
+    shape = tuple(int(n) for n in sizes.split())
+    if word != "sptensor" or int(order) != len(shape) or len(rows) != int(number):
+        raise DataError(f"{file.name} is not the expected text tensor", faults=[f"{word} {order} {sizes} {number}"])
+    axes = (Axis("mixture"), Axis("emission"), Axis("excitation"))
+    return SparseTensor(rows[:, :3].astype(np.int64), rows[:, 3], shape, axes)

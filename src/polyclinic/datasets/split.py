@@ -58,11 +58,11 @@ def split(
     >>> [s.patients for s in split(one, sizes=[6, 4])]
     [6, 4]
     """
-    given = [sites] if isinstance(sites, Site) else list(sites)
-    if not given:
+    hospitals = [sites] if isinstance(sites, Site) else list(sites)
+    if not hospitals:
         raise ConfigError("split: the list of sites is empty")
     truth = truth_of(sites)
-    everyone = pooled(given)
+    everyone = pooled(hospitals)
     counts = _counts(everyone.patients, number, skew, shares, sizes)
     called = [f"site {k + 1:02d}" for k in range(len(counts))] if names is None else list(names)
     if len(set(called)) != len(counts):
@@ -72,10 +72,10 @@ def split(
     dealt = [everyone.take(rows) for rows in parts]
     if isinstance(truth, Truth):
         # pooled() orders by name, so memberships are laid under one another in the same order
-        members = np.concatenate([truth.memberships[s.name] for s in sorted(given, key=lambda s: s.name)])
-        moved = {name: members[rows] for name, rows in zip(called, parts)}
-        seen = np.array([(m > 0).any(0) for m in moved.values()])
-        truth = replace(truth, memberships=moved, prevalence=seen)
+        members = np.concatenate([truth.memberships[s.name] for s in sorted(hospitals, key=lambda s: s.name)])
+        memberships_of = {name: members[rows] for name, rows in zip(called, parts)}
+        present = np.array([(m > 0).any(0) for m in memberships_of.values()])
+        truth = replace(truth, memberships=memberships_of, prevalence=present)
     return Sites([replace(s, name=name) for name, s in zip(called, dealt)], truth)
 
 

@@ -86,8 +86,8 @@ def expected_auc(risk: ArrayLike) -> float:
     value, group = np.unique(np.asarray(risk, np.float64), return_inverse=True)
     size = np.bincount(group)
     positive, negative = value * size, (1 - value) * size
-    below = np.cumsum(negative) - negative
+    rank_below = np.cumsum(negative) - negative
     with_itself = float(np.sum(size * value * (1 - value)))  # a patient is no pair with itself
-    wins = float(positive @ (below + negative / 2)) - with_itself / 2
+    wins = float(positive @ (rank_below + negative / 2)) - with_itself / 2
     pairs = float(positive.sum() * negative.sum()) - with_itself
     return wins / pairs if pairs > 0 else float("nan")

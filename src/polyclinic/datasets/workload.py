@@ -53,9 +53,11 @@ class Law:
         key = patient - first
         columns = [np.empty(len(patient), np.int64) for _ in self.codes]
         for q in range(PHENOTYPES):
-            mine = np.flatnonzero(phenotype == q)
+            patients_of = np.flatnonzero(phenotype == q)
             for column, table in zip(columns, self.codes):
-                column[mine] = np.minimum(np.searchsorted(table[q], rng.random(len(mine))), table.shape[1] - 1)
+                column[patients_of] = np.minimum(
+                    np.searchsorted(table[q], rng.random(len(patients_of))), table.shape[1] - 1
+                )
         for column, size in zip(columns, self.shape[1:]):
             key = key * size + column
         return np.unique(key, return_counts=True)
@@ -67,9 +69,9 @@ def skewed_counts(shape: tuple[int, ...], nonzeros: int, seed: int = 7) -> Spars
     events = 1.3 * nonzeros
     for _ in range(20):  # how many events give a little more than the wanted number of distinct cells
         sample = np.random.default_rng(0)
-        few = min(shape[0], 2000)
-        cells = len(law.draw(sample, 0, few, events)[0])
-        expected = cells / max(float(law.activity[:few].sum()), 1e-12)
+        heavy = min(shape[0], 2000)
+        cells = len(law.draw(sample, 0, heavy, events)[0])
+        expected = cells / max(float(law.activity[:heavy].sum()), 1e-12)
         if expected >= 1.02 * nonzeros:
             break
         events *= 1.1 if expected > 0.9 * nonzeros else min(2.0, nonzeros / expected)
@@ -94,11 +96,11 @@ def _all_patients(law: Law, rng: np.random.Generator, events: float) -> list[tup
         keys, counts = law.draw(rng, first, last, events)
         size = int(np.prod(law.shape[1:]))
         rows = keys // size + first
-        rest = keys % size
+        remainder = keys % size
         codes = []
         for d in reversed(law.shape[1:]):
-            codes.append((rest % d).astype(np.uint16))
-            rest //= d
+            codes.append((remainder % d).astype(np.uint16))
+            remainder //= d
         out.append((rows.astype(np.int32), counts.astype(np.uint16), *reversed(codes)))
     return out
 

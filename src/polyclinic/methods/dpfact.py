@@ -29,7 +29,6 @@ from polyclinic.methods.localtf import LocalParams, LocalPrivate, LocalPublic, L
 from polyclinic.methods.rounds.local_pass import WARM, Elastic, Passed
 from polyclinic.methods.rounds.step_size import rate_at
 from polyclinic.protocol.interfaces import Total
-from polyclinic.protocol.parameter_types import DPFactTyped
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 
@@ -65,18 +64,11 @@ class DPFactParams(LocalParams):
         return able and (self.weights == "elastic" or (self.weights is None and self.weighting == "saturating"))
 
 
-class DPFact(DPFactTyped, LocalTF):  # type: ignore[misc]
-    """Phenotypes by elastic averaging, with phenotypes of a site's own.
-
-    Examples
-    --------
-    >>> import polyclinic as pc
-    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
-    >>> pc.DPFact(rank=4, rounds=3, seed=0).fit(sites).traffic_.rounds
-    3
-    """
+class DPFact(LocalTF):
+    """Elastic averaging: every hospital keeps factors of its own."""
 
     name = "dpfact"
+    version = 2
     facts = known.DPFACT
     Params = DPFactParams
     params: DPFactParams

@@ -16,7 +16,6 @@ from polyclinic.methods.factorization import FederatedFactorization, WeightedPar
 from polyclinic.methods.rounds.setup import own_sizes, setup, sizes_of
 from polyclinic.methods.starts.random import start
 from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
-from polyclinic.protocol.parameter_types import LocalModelTyped
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
@@ -52,17 +51,8 @@ class AlonePrivate:
     done: bool = False
 
 
-class LocalModel(LocalModelTyped, FederatedFactorization[LocalModelParams, AlonePublic, AlonePrivate]):
-    """What hospitals find alone: CPALS at each site, columns matched by the Hungarian method to the site with the most
-    nonzeros (TRIP's pivot), averaged once with equal weights, as in the TRIP paper.
-
-    Examples
-    --------
-    >>> import polyclinic as pc
-    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
-    >>> pc.LocalModel(rank=4, rounds=5, seed=0).fit(sites).traffic_.rounds
-    1
-    """
+class LocalModel(FederatedFactorization[LocalModelParams, AlonePublic, AlonePrivate]):
+    """CPALS at each site, columns matched to the site with the most nonzeros (TRIP's pivot), averaged once."""
 
     name = "localmodel"
     whole_only = "every hospital shows its own factors: there are no sums that halves could share"

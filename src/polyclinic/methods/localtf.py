@@ -27,14 +27,12 @@ from polyclinic.methods.rounds.local_pass import (
     open_patients,
 )
 from polyclinic.methods.rounds.phases import HEADROOM, FitPublic, Phase, Phased, Setup, modes
-from polyclinic.methods.rounds.step_size import Conditions, Rate, conditions, rate_at
+from polyclinic.methods.rounds.step_size import Rate, conditions, rate_at
 from polyclinic.methods.starts.random import start
 from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
-from polyclinic.protocol.parameter_types import DistributedSGDTyped, LocalTFTyped
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.weighting import weighted
 
 __all__ = ["DistributedSGD", "LocalParams", "LocalPrivate", "LocalPublic", "LocalTF"]
 
@@ -131,20 +129,11 @@ class Energies(Phase[LocalPublic, LocalPrivate]):
         return self.fit.onward(replace(public, energy=total.arrays["energy"] * public.norm))  # type: ignore[no-any-return]
 
 
-class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
-    """Phenotypes by averaging: hospitals learn alone for a while, meet, average, and go on from the average.
-
-    ``tol`` is the relative change of the squared error met during a pass (observed: over all cells; missing: over nonzeros).
-
-    Examples
-    --------
-    >>> import polyclinic as pc
-    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
-    >>> pc.LocalTF(rank=4, rounds=3, seed=0).fit(sites).traffic_.rounds
-    3
-    """
+class LocalTF(Phased[LocalParams, LocalPublic, LocalPrivate]):
+    """Passes at every hospital, averaged after each round."""
 
     name = "localtf"
+    version = 2
     facts = known.LOCALTF
     Params = LocalParams
     Public = LocalPublic
@@ -251,18 +240,6 @@ class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
         """gamma of an elastic penalty, where the method has one."""
         return 0.0
 
-    def conditions(self, site: Site) -> Conditions:
-        """The paper's conditions on the step at a site, for the fitted model (beta and L; eta <= 2/beta)."""
-        p = self.params
-        factors = [self.memberships_[site.name], *self.factors_]
-        return conditions(
-            weighted(site.counts(), self.saturation_),
-            factors,
-            learning_rate=rate_at(p.learning_rate, 1, p.zeros),
-            elastic=self._pull(),
-            clip=p.privacy.clip if p.privacy else None,
-        )
-
     def divergence_hint(self, site: Site, public: LocalPublic) -> str:
         p = self.params
         rate = rate_at(p.learning_rate, 1, p.zeros)
@@ -320,8 +297,8 @@ class LocalTF(LocalTFTyped, Phased[LocalParams, LocalPublic, LocalPrivate]):
         )
 
 
-class DistributedSGD(DistributedSGDTyped, LocalTF):
-    """Distributed SGD: communication after every pass; LocalTF with ``local_passes=1``."""
+class DistributedSGD(LocalTF):
+    """LocalTF with communication after every pass."""
 
     name = "distributedsgd"
 

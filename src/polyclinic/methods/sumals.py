@@ -26,11 +26,9 @@ from polyclinic.methods.rounds.phases import Phase, Score, Setup
 from polyclinic.methods.rounds.stopping import Plateau
 from polyclinic.methods.rounds.sweeps import Sweeps
 from polyclinic.methods.starts.choice import Started, StartedParams, StartedPublic, Starter, StartPhase
+from polyclinic.methods.starts.state import Far
 from polyclinic.methods.starts.wide import ROUNDS
-from polyclinic.models.phenotypes.projection import Likely, Placing
 from polyclinic.protocol.interfaces import Arrays, Schema
-from polyclinic.protocol.outcome import Outcome
-from polyclinic.protocol.parameter_types import SumALSTyped
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
@@ -64,6 +62,8 @@ class SumPublic(StartedPublic):
     climb: Climb | None = None  # with another loss than squares: the ascent of the likelihood
     deviance_explained: float | None = None
     # ---- packed sums only
+    spread: tuple[Far, ...] = ()  # per mode: how far a sum may lie from what is expected
+    wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
     patients: Array | None = None  # (R, R) A'A as last summed, before `scale`
     explained: float = 0.0
     careful: bool = False  # weak structure: the first sweeps take gradient steps
@@ -86,26 +86,11 @@ class SumPrivate:
     first: bool = True
 
 
-class SumALS(SumALSTyped, Started[SumALSParams, SumPublic, SumPrivate]):
-    """Exactly pooled least squares by sums: the baseline to beat in rounds, at the price of R x R more numbers a mode.
-
-    With ``loss="poisson"`` (counts) or ``"bernoulli"`` (yes/no) the likelihood is climbed instead, one sum a round
-    (:mod:`polyclinic.methods.rounds.losses`), and ``score`` is the share of the deviance that is explained.
-
-    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), with few patients from more random
-    columns than are asked for, else at random with a warm-up, and
-    ends when a sweep (two after a random start) gains less than ``tol`` of the explained energy. Packed sums tell at the end of a sweep
-    what it gained; they end when the next one is expected to gain less than ``tol``.
-
-    Examples
-    --------
-    >>> import polyclinic as pc
-    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
-    >>> pc.SumALS(rank=4, rounds=3, seed=0).fit(sites).traffic_.rounds
-    3
-    """
+class SumALS(Started[SumALSParams, SumPublic, SumPrivate]):
+    """Pooled alternating least squares, by sums."""
 
     name = "sumals"
+    version = 2
     facts = known.SUMALS
     exact = 1e-6
     Params = SumALSParams
@@ -130,7 +115,9 @@ class SumALS(SumALSTyped, Started[SumALSParams, SumPublic, SumPrivate]):
 
     @property
     def starter(self) -> Starter:  # type: ignore[override]
-        return Starter(self.params, packs=self.packs, searches=self.packs and self.params.rounds >= ROUNDS)
+        squares, packed = self.params.loss == "squares", self.params.packed
+        searches = squares and self.params.rounds >= ROUNDS
+        return Starter(self.params, widens=squares, searches=searches, leaps=not packed)
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> SumPublic:
         """A_n random and public, or from the Gram of hashed codes."""
@@ -198,14 +185,6 @@ class SumALS(SumALSTyped, Started[SumALSParams, SumPublic, SumPrivate]):
         if self.params.loss == "squares":
             return super().finalize_site(site, private, public)
         return {"memberships": placed_by_likelihood(site.counts(), public.factors, self.params.loss)}
-
-    def _publish(self, outcome: Outcome) -> None:
-        super()._publish(outcome)
-        if self.params.loss != "squares":
-            self.saturation_ = None  # it weighed the start only
-
-    def _placing(self) -> Placing:
-        return super()._placing() if self.params.loss == "squares" else Likely(self.params.loss)
 
     def _packing(self, public: SumPublic) -> Packing:
         """How a packed sweep's coming sum travels."""

@@ -13,8 +13,8 @@ The factor 1/2 makes eq. 9 exact (ERRATA E2.1). One round, for every feature mod
                    B, Y: the twin and its multiplier, with ``distinct`` only                         eq. 11, 12
 
 with M_k = MTTKRP and G_k = the Hadamard product of the other modes' Grams. Only A_k - H_k / omega crosses the wire (E2.6: half
-the paper's uplink). Where the fit starts is :mod:`.starts.choice`, how the first rounds after a random start go :mod:`.rounds.warmup`, how
-sums travel in a few bits :mod:`.packing.trip_rounds`, when it ends :mod:`.rounds.stopping`.
+the paper's uplink). Where the fit starts is :mod:`.starts.choice`, how the first rounds after a random start go
+:mod:`.rounds.warmup`, when it ends :mod:`.rounds.stopping`.
 """
 
 from __future__ import annotations
@@ -29,15 +29,13 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError, Divergence
 from polyclinic.methods import facts as known
-from polyclinic.methods.packing.trip_rounds import PackedRound, first_spread
 from polyclinic.methods.rounds.distinct import distinct_step
-from polyclinic.methods.rounds.phases import HEADROOM, Exact, Phase, Rounds, Score, Setup, Transport, modes
+from polyclinic.methods.rounds.phases import HEADROOM, Exact, Phase, Rounds, Score, Setup, modes
 from polyclinic.methods.rounds.setup import Sizes
 from polyclinic.methods.rounds.warmup import WarmUp
 from polyclinic.methods.starts.choice import Started, StartedParams, StartedPublic, Starter, StartPhase
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
-from polyclinic.protocol.parameter_types import TRIPTyped
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
@@ -65,7 +63,7 @@ class TRIPParams(StartedParams):
     distinct: float = Field(0.0, ge=0, description="lambda of eq. 1: phenotypes share no codes, in tr(Gram)/R.")
     packed: bool = Field(
         True,
-        description="After a Gram or wide start (without `distinct`) rounds carry a few bits a number; else 64 bits.",
+        description="Rounds after a Gram or wide start carry 32 bits a number, else 64.",
     )
 
 
@@ -90,27 +88,14 @@ class TRIPPrivate:
     duals: Factors = ()
     omega: tuple[float, ...] = ()  # the penalty of the last round it took part in; empty before
     first: bool = True
-    round: int = 0  # whose update this is
-    aside: Array | None = None  # of that round: squared error, squared gap to the shared factors, squared norm
+    aside: Array | None = None  # of the last round: squared error, squared gap to the shared factors, squared norm
 
 
-class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
-    """Phenotypes that all hospitals agree on, by consensus ADMM; close to pooling the data, without pooling it.
-
-    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), with few patients from more random
-    columns than are asked for, else at random with a warm-up, and
-    ends when two rounds in a row (three after a random start) change the explained energy by less than ``tol`` (known one round late).
-
-    Examples
-    --------
-    >>> import polyclinic as pc
-    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
-    >>> m = pc.TRIP(rank=4, rounds=5, seed=0).fit(sites)
-    >>> len(m.factors_), m.traffic_.rounds
-    (2, 5)
-    """
+class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
+    """Consensus ADMM: every hospital has its own copy of the factors, and the sums pull the copies together."""
 
     name = "trip"
+    version = 2
     facts = known.TRIP
     Params = TRIPParams
     Public = TRIPPublic
@@ -130,11 +115,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
 
     @property
     def starter(self) -> Starter:  # type: ignore[override]
-        return Starter(self.params, packs=self.packs, leaps=True)
-
-    @property
-    def packs(self) -> bool:
-        return self.params.packed and not self.params.distinct
+        return Starter(self.params, leaps=True)
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> TRIPPublic:
         """Factors public and random, or from the Gram of hashed codes; multipliers 0."""
@@ -153,8 +134,7 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         if start.stage != "over":
             return public
         if start.lifted:
-            spread = first_spread(start.lifted, len(start.sites)) if self.packs else ()
-            public = replace(public, factors=start.lifted, start=start.put_away(self.packs), spread=spread)
+            public = replace(public, factors=start.lifted, start=start.put_away())
         return self.onward(self.begun_from(public))
 
     def sized(self, public: TRIPPublic, size: Sizes, members: int) -> TRIPPublic:
@@ -202,6 +182,10 @@ class TRIP(TRIPTyped, Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         corrected = self.params.nonnegative and self.params.variant == "corrected"
         return begun.blind and corrected and self.params.warmup > 0
 
+    def short(self, public: TRIPPublic) -> bool:
+        """Whether rounds carry 32 bits a number: sums from a start that is known to add."""
+        return self.params.packed and not public.start.blind and public.start.kind != "model"
+
     def tolerance(self, begun: StartPublic) -> float:
         if self.params.tol is None and self.params.distinct:  # the explained energy is not all that is asked for
             return 0.0
@@ -235,7 +219,7 @@ class Scale(Phase[TRIPPublic, TRIPPrivate]):
     def combine(self, step: Step, public: TRIPPublic, total: Total) -> TRIPPublic:
         """omega_n = penalty / K sum_k tr(G_kn) / R."""
         base = tuple(max(float(g) * public.norm, 1e-12) for g in total.arrays["gram"])
-        if public.spread:  # twelve bits are enough for a penalty, and the same however the sum was added
+        if self.fit.short(public):  # twelve bits are enough for a penalty, and the same however the sum was added
             base = tuple(float(np.ldexp(np.rint(np.ldexp(m, 12)), e - 12)) for m, e in map(np.frexp, base))
         penalty = self.fit.penalty_from(public.start)
         return self.fit.onward(replace(public, omega=tuple(penalty * b / total.members for b in base), base=base))
@@ -246,17 +230,12 @@ class Consensus(Rounds[TRIPPublic, TRIPPrivate]):
 
     fit: TRIP
 
-    def transport(self, public: TRIPPublic) -> Transport:
-        if public.spread:
-            return PackedRound(public, self.fit.params.seed)
+    def transport(self, public: TRIPPublic) -> Exact:
         shapes = {**modes(public.factors), "aside": (3,)}
         if self.fit.params.variant == "paper":  # as printed, A_k and H_k both travel: twice the uplink (E2.6)
             shapes |= modes(public.factors, also="dual")
         size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
-        return Exact(shapes, HEADROOM * max(size, 1.0), ("aside",))
-
-    def again(self, public: TRIPPublic) -> int:
-        return public.wider
+        return Exact(shapes, max(size, 1.0), ("aside",), self.fit.short(public), len(public.start.sites))
 
     # ---- hospital k
 
@@ -288,7 +267,7 @@ class Consensus(Rounds[TRIPPublic, TRIPPrivate]):
 
     # ---- coordinator
 
-    def update_shared(self, public: TRIPPublic, sums: Mapping[str, Array], members: int, way: Transport) -> TRIPPublic:
+    def update_shared(self, public: TRIPPublic, sums: Mapping[str, Array], members: int) -> TRIPPublic:
         """A (eq. 10), with ``distinct`` B and Y (eq. 11, 12); omega grows; the fit ends on a plateau."""
         p = self.fit.params
         factors, twins, multipliers, dual = [], [], [], 0.0
@@ -304,8 +283,8 @@ class Consensus(Rounds[TRIPPublic, TRIPPrivate]):
                 multipliers.append(y)
             else:
                 new = summed / (members * omega)
-                if p.nonnegative:  # no more than the rounding: 0
-                    new = np.where(new > 1.5 * way.noise(f"mode{n + 1}", members), new, 0.0)
+                if p.nonnegative:
+                    new = np.where(new > 0.0, new, 0.0)
             dual += members * omega**2 * float(np.square(new - old).sum())
             factors.append(new)
         sse, gap, everything = (float(x) for x in sums["aside"])

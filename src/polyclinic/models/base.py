@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from hashlib import sha256
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
@@ -12,17 +13,19 @@ import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
 
 from polyclinic.errors import ConfigError
+from polyclinic.models import file
 from polyclinic.models.origin import Origin
 from polyclinic.privacy.card.card import Card
+from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Array", "Kind", "Unseen", "Value", "frozen"]
+__all__ = ["Array", "StoredArrays", "Unseen", "Value", "frozen"]
 
 Array = NDArray[np.float64]
-Kind = Literal["phenotypes", "groups", "similarity", "moments", "classes"]
+StoredArrays = Mapping[str, NDArray[Any]]  # as a file holds them: each kind checks what it takes
 Unseen = Literal["error", "drop"]
 
 
@@ -48,7 +51,8 @@ class Value:
 
     origin: Origin
 
-    kind: ClassVar[Kind]
+    kind: ClassVar[str]
+    keys: ClassVar[tuple[str, ...]] = ()  # of the file's header that :meth:`restored` reads
 
     @property
     def card(self) -> Card:
@@ -61,12 +65,12 @@ class Value:
         return self.origin.method
 
     @property
-    def parameters(self) -> Mapping[str, Any]:
+    def parameters(self) -> JsonMap:
         """As they were given."""
         return self.origin.parameters
 
     @property
-    def history(self) -> tuple[Mapping[str, Any], ...]:
+    def history(self) -> tuple[JsonMap, ...]:
         """One mapping per round."""
         return self.origin.history
 
@@ -85,37 +89,29 @@ class Value:
         raise NotImplementedError
 
     @classmethod
-    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[np.generic]]) -> Self:
+    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
         """Inverse of :meth:`arrays` and :meth:`described`."""
         raise NotImplementedError
 
     def to_bytes(self) -> bytes:
         """The file as bytes: the same for the same model, on every machine with the same versions."""
-        from polyclinic.models.file import pack
-
-        return pack(self)
+        return file.pack(self)
 
     def digest(self) -> str:
         """SHA-256 of the file."""
-        from hashlib import sha256
-
         return sha256(self.to_bytes()).hexdigest()
 
     def save(self, path: str | Path) -> Path:
-        """Write the model to one file, ``*.phenotypes``, ``*.groups``, ``*.classes``, ``*.similarity`` or ``*.moments``."""
-        from polyclinic.models.file import save
-
-        return save(self, path)
+        """Write the model to one file, named by its kind: ``*.phenotypes``, ``*.groups``, ..."""
+        return file.save(self, path)
 
     @classmethod
     def load(cls, path: str | Path) -> Self:
         """Read a model of this kind; ``pc.load`` reads any."""
-        from polyclinic.models.file import load
-
-        found = load(path)
-        if not isinstance(found, cls):
-            raise ConfigError(f"{path} holds {found.kind}, not {cls.kind}", hint="pc.load(path) reads any kind")
-        return found
+        model = file.load(path)
+        if not isinstance(model, cls):
+            raise ConfigError(f"{path} holds {model.kind}, not {cls.kind}", hint="pc.load(path) reads any kind")
+        return model
 
     def table(self) -> Table:
         """The model for people."""

@@ -4,15 +4,18 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.models.base import Array
-from polyclinic.models.file import Learned
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.tensors.matching import cosines, match
 from polyclinic.util.table import Table
+
+if TYPE_CHECKING:
+    from polyclinic.models.file import Learned
 
 __all__ = ["Difference", "compare", "differences"]
 

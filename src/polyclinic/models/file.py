@@ -17,32 +17,54 @@ import zipfile
 from collections.abc import Mapping
 from hashlib import sha256
 from pathlib import Path
-from typing import Final, TypeAlias
+from typing import TYPE_CHECKING, Final, TypeAlias, cast
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError, PolyclinicError
-from polyclinic.models.base import Value
-from polyclinic.models.mixtures.classes import Classes
-from polyclinic.models.mixtures.groups import Groups
 from polyclinic.models.model_card import readme
-from polyclinic.models.moments import Moments
 from polyclinic.models.origin import Origin
-from polyclinic.models.phenotypes.phenotypes import Phenotypes
-from polyclinic.models.similarity import Similarity
+from polyclinic.plugins import locate, plugged
 from polyclinic.util.atomic_files import atomic
 
-__all__ = ["FORMAT", "VERSION", "Learned", "load", "pack", "save", "unpack"]
+if TYPE_CHECKING:
+    from polyclinic.models.base import Value
+    from polyclinic.models.mixtures.classes import Classes
+    from polyclinic.models.mixtures.groups import Groups
+    from polyclinic.models.moments import Moments
+    from polyclinic.models.phenotypes.phenotypes import Phenotypes
+    from polyclinic.models.similarity import Similarity
 
-Learned: TypeAlias = Phenotypes | Groups | Similarity | Moments | Classes
+    Learned: TypeAlias = Phenotypes | Groups | Similarity | Moments | Classes  # what comes with polyclinic
+
+__all__ = ["FORMAT", "VERSION", "class_of", "kinds", "load", "pack", "save", "unpack"]
+
 FORMAT: Final = "polyclinic.model"
 VERSION: Final = 1
 LIMIT: Final = 2**31  # bytes of a file
 DTYPES: Final = {"<f8": 8, "<i8": 8, "|b1": 1}
-KINDS: Final[dict[str, type[Learned]]] = {c.kind: c for c in (Phenotypes, Groups, Similarity, Moments, Classes)}
+BUILT_IN: Final = {
+    "phenotypes": "polyclinic.models.phenotypes.phenotypes:Phenotypes",
+    "groups": "polyclinic.models.mixtures.groups:Groups",
+    "similarity": "polyclinic.models.similarity:Similarity",
+    "moments": "polyclinic.models.moments:Moments",
+    "classes": "polyclinic.models.mixtures.classes:Classes",
+}
 READ: Final = ("format", "version", "kind", "arrays")  # keys that this file reads, beside those of origin and kind
 AGAIN: Final = "ask whoever sent it to send it again; compare the SHA-256 of both files"
+
+
+def kinds() -> tuple[str, ...]:
+    """Kinds of models that can be read: those of polyclinic, then those plugged in (group ``polyclinic.models``)."""
+    return (*BUILT_IN, *(name for name in plugged("polyclinic.models") if name not in BUILT_IN))
+
+
+def class_of(kind: str) -> type[Learned]:
+    """The class of a kind of models."""
+    return cast(
+        "type[Learned]", locate(BUILT_IN[kind]) if kind in BUILT_IN else plugged("polyclinic.models")[kind].load()
+    )
 
 
 def pack(model: Value) -> bytes:
@@ -94,25 +116,26 @@ def _value(header: object, members: Mapping[str, bytes], where: str) -> Learned:
             f"{where} is written in version {version} of the format, this release reads up to {VERSION}",
             hint=f"it was written by polyclinic {header.get('versions', {}).get('polyclinic', '?')}; install that or a later one",
         )
-    if header.get("kind") not in KINDS:
-        raise DataError(f"{where}: unknown kind {header.get('kind')!r}", hint=f"known: {', '.join(KINDS)}")
-    told = header.get("arrays")
-    listed = list(told) if isinstance(told, dict) else []
-    names = {f"arrays/{n}.npy" for n in listed}
-    stored = {n for n in members if n.startswith("arrays/")}
-    if names != stored:
-        raise DataError(f"{where}: arrays that are listed and that are there differ", faults=sorted(names ^ stored))
+    if header.get("kind") not in kinds():
+        raise DataError(f"{where}: unknown kind {header.get('kind')!r}", hint=f"known: {', '.join(kinds())}")
     try:
-        arrays = {n: _array(members[f"arrays/{n}.npy"], n) for n in listed}
-        cls = KINDS[header["kind"]]
-        mine = {"phenotypes": ("axes", "placing", "stability"), "groups": ("covariance_type", "columns"),
-                "similarity": ("columns", "map"), "moments": ("columns",), "classes": ("columns",)}[cls.kind]  # fmt: skip
-        origin = Origin.from_json(header, (*READ, *mine))
-        return cls.restored(origin, header, arrays)
+        kind = class_of(header["kind"])
+        arrays = _arrays(header.get("arrays"), members)
+        return kind.restored(Origin.from_json(header, (*READ, *kind.keys)), header, arrays)
     except (KeyError, TypeError, ValueError, AttributeError) as e:
         if isinstance(e, PolyclinicError):
             raise DataError(f"{where}: {e.what}", faults=e.faults, hint=e.hint) from None
         raise DataError(f"{where}: model.json lacks or misstates {e}", hint=AGAIN) from None
+
+
+def _arrays(listed: object, members: Mapping[str, bytes]) -> dict[str, NDArray[np.generic]]:
+    """The arrays that the header lists; others are not in the file."""
+    names = list(listed) if isinstance(listed, dict) else []
+    expected = {f"arrays/{n}.npy" for n in names}
+    stored = {n for n in members if n.startswith("arrays/")}
+    if expected != stored:
+        raise DataError("arrays that are listed and that are there differ", faults=sorted(expected ^ stored))
+    return {n: _array(members[f"arrays/{n}.npy"], n) for n in names}
 
 
 def save(model: Value, path: str | Path) -> Path:

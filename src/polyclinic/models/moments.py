@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, Kind, Unseen, Value, frozen
+from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
 from polyclinic.models.feature_rows import records_of
 from polyclinic.models.origin import Origin
+from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 __all__ = ["Moments"]
@@ -41,7 +41,8 @@ class Moments(Value):
     variance: Array | None = None
     columns: tuple[str, ...] | None = None
 
-    kind: ClassVar[Kind] = "moments"
+    kind: ClassVar[str] = "moments"
+    keys: ClassVar[tuple[str, ...]] = ("columns",)
 
     def __post_init__(self) -> None:
         for name in ("mean", "scale", "components", "variance"):
@@ -111,7 +112,7 @@ class Moments(Value):
         return {"columns": None if self.columns is None else [*self.columns]}
 
     @classmethod
-    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
         columns = described["columns"]
         return cls(
             origin,

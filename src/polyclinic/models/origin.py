@@ -8,14 +8,14 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from functools import cache
 from importlib.metadata import version
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from pydantic import BaseModel
 
 from polyclinic.privacy.card.card import Card
 from polyclinic.safe_text import one_line
-from polyclinic.util.json_types import Json
+from polyclinic.util.json_types import Json, JsonMap
 
 __all__ = ["Origin", "plain", "versions"]
 
@@ -53,20 +53,18 @@ class Origin:
 
     method: str
     version: int
-    parameters: Mapping[str, Any]
+    parameters: JsonMap
     card: Card
-    history: tuple[Mapping[str, Any], ...] = ()
-    rule: Mapping[str, Any] = field(default_factory=dict)
+    history: tuple[JsonMap, ...] = ()
+    rule: JsonMap = field(default_factory=dict)
     receipts: Mapping[str, object] = field(default_factory=dict)
     versions: Mapping[str, str] = field(default_factory=dict)
     censored: bool = False
-    further: Mapping[str, Any] = field(default_factory=dict)
+    further: JsonMap = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
     @classmethod
-    def of(
-        cls, method: str, version: int, parameters: Mapping[str, Any], card: Card, history: Sequence[Mapping[str, Any]]
-    ) -> Origin:
+    def of(cls, method: str, version: int, parameters: JsonMap, card: Card, history: Sequence[JsonMap]) -> Origin:
         """The origin of a model that was just fitted here."""
         told = tuple({k: plain(v) for k, v in h.items() if k not in TIMED} for h in history)
         return cls(
@@ -94,7 +92,7 @@ class Origin:
         }
 
     @classmethod
-    def from_json(cls, value: Mapping[str, Any], known: Sequence[str]) -> Origin:
+    def from_json(cls, value: JsonMap, known: Sequence[str]) -> Origin:
         """Inverse of :meth:`to_json`; ``known`` are the keys that others read."""
         mine = ("method", "parameters", "privacy", "history", "rule", "receipts", "versions", "censored", "figures")
         return cls(

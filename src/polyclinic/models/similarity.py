@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar, Literal, Self
+from typing import ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, Kind, Unseen, Value, frozen
+from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
 from polyclinic.models.feature_rows import records_of
 from polyclinic.models.origin import Origin
+from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 __all__ = ["Similarity"]
@@ -43,7 +43,8 @@ class Similarity(Value):
     columns: tuple[str, ...] | None = None
     map: Literal["linear", "angle"] = "linear"
 
-    kind: ClassVar[Kind] = "similarity"
+    kind: ClassVar[str] = "similarity"
+    keys: ClassVar[tuple[str, ...]] = ("columns", "map")
 
     def __post_init__(self) -> None:
         for name in ("components", "mean", "scale"):
@@ -104,7 +105,7 @@ class Similarity(Value):
         return {"columns": None if self.columns is None else [*self.columns], "map": self.map}
 
     @classmethod
-    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
         columns = described["columns"]
         return cls(
             origin,

@@ -1,1 +1,1 @@
-"""Everything between hosts: the messages, the signed study, and one call that runs it."""
+"""Run a study between hosts: messages, signed study order, rehearsal."""

@@ -203,7 +203,7 @@ def _read(kinds: Mapping[str, type[M]], tree: Any) -> M:
     """The message of a tree.
 
     >>> _read(ASKS, {"what": "mail", "number": 3, "attempt": 0, "letters": [b"x"]})
-    Mail(number=3, attempt=0, letters=(b'x',), late=False, round=0)
+    Deliver(number=3, attempt=0, letters=(b'x',), late=False, round=0)
     >>> _read(ASKS, {"what": "mail", "number": "3", "attempt": 0, "path": "/etc"})
     Traceback (most recent call last):
     polyclinic.errors.MessageRefused: [PC610] a message that cannot be read

@@ -1,4 +1,4 @@
-"""A study between hosts in one process: the driver and the sites' halves as they are, their asks and letters function calls.
+"""A study between hosts in one process: the coordinator and the sites' halves as they are, their asks and letters function calls.
 
 Time is a counter, so that a deadline costs nothing; what an engine would write is in a folder that goes afterwards.
 """
@@ -30,8 +30,8 @@ from polyclinic.records.sites.site import Site
 
 __all__ = ["Rehearsal"]
 
-DEADLINE: Final = 20.0  # seconds that the driver waits for a sum
-TICK: Final = 0.25  # seconds from one look of the driver to the next
+DEADLINE: Final = 20.0  # seconds that the coordinator waits for a sum
+TICK: Final = 0.25  # seconds from one look of the coordinator to the next
 LAST: Final = 40 * DEADLINE  # by then a study has ended, or stopped with words
 
 
@@ -52,7 +52,7 @@ class Rehearsal:
         self._post: deque[tuple[str, bytes]] = deque()
 
     def run(self, *, silent: str = "", after: int = 1, quorum: int | None = None) -> Outcome:
-        """To the end; :class:`PeerLost` where the driver stops, AssertionError where it would go on for ever.
+        """To the end; :class:`PeerLost` where the coordinator stops, AssertionError where it would go on for ever.
 
         Parameters
         ----------
@@ -69,19 +69,19 @@ class Rehearsal:
             keys = {n: Identity.generate(n) for n in (*self.sites, COORDINATOR)}
             order = self._order(keys, quorum or len(self.sites))
             here = {n: self._site(n, order, keys[n], home / n) for n in self.sites}
-            driver = Coordinator(order, self.method, keys[COORDINATOR], home / "run")
+            coordinator = Coordinator(order, self.method, keys[COORDINATOR], home / "run")
             (home / "run").mkdir()
             now = 0.0
-            while driver.outcome is None:
-                gone = silent if silent and driver.number >= after else ""
-                for sent in driver.due(now):
+            while coordinator.outcome is None:
+                gone = silent if silent and coordinator.number >= after else ""
+                for sent in coordinator.due(now):
                     answer = None if sent.site == gone else here[sent.site].answer(sent.data)
-                    driver.heard(sent, answer, now)
+                    coordinator.heard(sent, answer, now)
                 self._carry({n: s for n, s in here.items() if n != gone})
                 now += TICK
                 if now > LAST:
-                    raise AssertionError(f"sum {driver.number} has no end between hosts{self._why()}")
-            return driver.outcome
+                    raise AssertionError(f"sum {coordinator.number} has no end between hosts{self._why()}")
+            return coordinator.outcome
 
     def fit(self) -> Outcome:
         """The same where nobody is lost: it must come to its end."""
@@ -111,11 +111,8 @@ class Rehearsal:
         made = SiteStudy(order, identity, Record(home), post=lambda to, data: self._post.append((to, data)), log=log)
         adder = by_name(order.aggregation, identities={name: identity})
         site = self.sites[name]
-        made.sit(
-            SiteContext(
-                self.method, {name: site}, adder, {name: ReleaseGate(name, run=order.digest)}, self._setting(site)
-            )
-        )
+        gate = ReleaseGate(name, run=order.digest)
+        made.take_part(SiteContext(self.method, site, adder, gate, self._setting(site)))
         return made
 
     def _setting(self, site: Site) -> dict[str, object]:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.analysis.simulated.summary import privacy_figures
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError, DataError, PeerLost, PolicyRefusal, PolyclinicError
-from polyclinic.node.signed_study import LOSSES, StudyOrder
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.outcome import Progress
 from polyclinic.studies.analyses import replication_words
@@ -133,11 +132,6 @@ def publish(run: Path, order: StudyOrder, model: Any, without: Sequence[str] = (
     """
     from polyclinic.node.enrolment.folders import private
 
-    if order.lost != "wait":
-        model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, LOSSES[order.lost]))
-    if order.staleness is not None:
-        text = f"asynchronous: sites up to {order.staleness} rounds behind; the order of arrival decides, not deterministic"
-        model.privacy_ = replace(model.privacy_, assumptions=(*model.privacy_.assumptions, text))
     folder = RunFolder(run)
     took_part = [s for s in order.sites if s not in without]
     folder.write_json(

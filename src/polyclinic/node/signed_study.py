@@ -22,7 +22,6 @@ from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from polyclinic import __version__
-from polyclinic.aggregation.decentralised.graph import cutting
 from polyclinic.config import Study, TimeRule
 from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
 from polyclinic.protocol.aggregators import facts_of
@@ -32,11 +31,10 @@ from polyclinic.records.events.codes import KNOWN
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import public_axis
 
-__all__ = ["COORDINATOR", "LOSSES", "StudyOrder", "host", "make_order", "read_order"]
+__all__ = ["COORDINATOR", "StudyOrder", "make_order", "read_order"]
 
 LIMIT: Final = 16 * 2**20  # bytes of an order: vocabularies travel in it
 ALIGNMENTS: Final = ("ring", "union")
-ASYNCHRONOUS: Final = ("dpfact", "localtf")
 ID: Final = re.compile(r"[a-z0-9][a-z0-9-]{0,63}")
 RELEASE: Final = re.compile(r"r\d{4}-[0-9a-f]{16}")  # an owner decides on studies and on releases by their names
 WORDS: Final = 4000  # of a description
@@ -46,12 +44,6 @@ FILE: Final = re.compile(r"[0-9a-f]{64}\.csv")  # SHA-256 of the text
 FILES, EACH, TEXTS = 32, 8 * 2**20, 16 * 2**20  # files of an order, bytes of one, bytes of all
 SITES: Final = 500
 LONGEST: Final = 7 * 86_400.0  # seconds that a sum may wait
-LOSSES: Final = {  # what becomes of exact secure sums when a site is lost, as owners and cards read it
-    "wait": "exact sums wait for a site that is lost",
-    "group": "exact sums go on where at least three sites left together",
-    "show": "exact sums go on without a site that is lost: whoever sees the totals can compute the contribution of that site",
-}
-TOGETHER: Final = 3  # sites that leave a frozen set at once: one colluder, and two others among whom one is hidden
 TYPES: Final[Mapping[str, tuple[type, ...]]] = {  # exactly these: a truth value is no number, and 2.0 is not 2
     "id": (str,),
     "study": (dict,),
@@ -60,9 +52,6 @@ TYPES: Final[Mapping[str, tuple[type, ...]]] = {  # exactly these: a truth value
     "quorum": (int,),
     "deadline": (int, float),
     "edges": (list,),
-    "staleness": (int, type(None)),
-    "per_site": (int,),
-    "lost": (str,),
     "polyclinic": (str,),
     "signature": (str,),
 }
@@ -80,9 +69,6 @@ class StudyOrder:
     quorum: int
     deadline: float
     edges: tuple[tuple[str, str], ...] = ()
-    staleness: int | None = None
-    per_site: int = 1  # nodes that each site hosts
-    lost: str = "wait"  # when a site of an exact secure sum is lost: "wait", "group" or "show", see :meth:`may_count`
     polyclinic: str = __version__
     signature: str = field(default="", compare=False)
 
@@ -123,22 +109,25 @@ class StudyOrder:
         return _digest(self).hex()
 
     def faults(self) -> list[str]:
-        """Everything that an order may not be, whoever signed it; looked at before anything is written or read."""
-        study, tensor = dict(self.study), dict(self.study.get("tensor") or {})
-        named = {f"tensor.vocabulary.{k}": v for k, v in dict(tensor.get("vocabulary") or {}).items()}
-        named |= {} if tensor.get("ranges") is None else {"tensor.ranges": tensor["ranges"]}
-        codes = dict(study.get("codes") or {})
-        named |= {f"codes.{k}.to": v["to"] for k, v in codes.items() if v.get("to", "normal") not in KNOWN}
-        n, adder, private = len(self.sites), self.aggregation, study.get("privacy") is not None
-        many = self.per_site > 1 or study["study"].get("nodes_per_site", 1) > 1
+        """Return everything that an order may not be, whoever signed it. Checked before anything is written or read."""
+        faults = [*self._section_faults(), *self._party_faults(), *self._file_faults()]
+        if any(end not in self.sites for edge in self.edges for end in edge):
+            faults.append("an edge names a site that is not there")
+        return faults
+
+    def _section_faults(self) -> list[str]:
         checks = {
             "its id is not of small letters, digits and hyphens": ID.fullmatch(self.id),
             "its id is that of a release": not RELEASE.match(self.id),
-            f"its description is longer than {WORDS:,} characters": len(str(study["study"].get("description", "")))
+            f"its description is longer than {WORDS:,} characters": len(str(self.study["study"].get("description", "")))
             <= WORDS,
-            f"it names sections of a simulation ({', '.join(LOCAL)})": not any(study.get(k) for k in LOCAL),
-            f"it carries more than {FILES} files, or more than {TEXTS:,} bytes of them": len(self.files) <= FILES
-            and sum(len(t) for t in self.files.values()) <= TEXTS,
+            f"it names sections of a simulation ({', '.join(LOCAL)})": not any(self.study.get(k) for k in LOCAL),
+        }
+        return [fault for fault, good in checks.items() if not good]
+
+    def _party_faults(self) -> list[str]:
+        n = len(self.sites)
+        checks = {
             f"it has {n} sites; 1 to {SITES} are allowed": 1 <= n <= SITES,
             "a site's name is not of letters, digits and hyphens": all(NAME.fullmatch(s) for s in self.sites),
             "a key is not 64 hexadecimal digits": all(KEY.fullmatch(k) for k in self.keys.values()),
@@ -146,71 +135,50 @@ class StudyOrder:
             "there is no key of the coordinator": COORDINATOR in self.keys,
             f"quorum {self.quorum!r} of {n} sites": 1 <= self.quorum <= n,
             f"deadline {self.deadline!r}": math.isfinite(self.deadline) and 0 < self.deadline <= LONGEST,
-            f"{self.per_site!r} nodes a site": 1 <= self.per_site <= 1000,
-            f"staleness {self.staleness!r}": self.staleness is None or 0 <= self.staleness <= 1000,
-            f"lost = {self.lost!r}": self.lost in LOSSES,
-            # what a study may not ask for (make_order) an order may not, either: shown by itself a node could be one patient
-            f"{self.per_site!r} nodes a site with {adder!r}, or with [privacy]": not many
-            or (adder == "subspace" and not private and study["study"].get("nodes_per_site", 1) == self.per_site),
-            f"staleness with {adder!r} or a method that cannot": self.staleness is None
-            or (adder == "plain" and str(study["method"].get("name")).lower() in ASYNCHRONOUS),
-            f"lost = {self.lost!r} with {adder!r}": self.lost == "wait" or adder == "masked",
         }
-        found = [what for what, good in checks.items() if not good]
-        found += [
-            f"{where} names {v!r}, which the order does not carry" for where, v in named.items() if v not in self.files
-        ]
-        for name, text in self.files.items():
-            if not FILE.fullmatch(name) or len(text) > EACH or _file_name(text) != name:
-                found.append(f"file {name[:80]!r} is not named by the SHA-256 of its text, or is too long")
-        nodes = set(self.nodes(self.sites)) if not found else set()
-        if not found and any(a not in nodes or b not in nodes for a, b in self.edges):
-            found.append("an edge names a node that is not there")
-        if not found and self.per_site > 1:
-            hosts = {s: self.nodes([s]) for s in self.sites}
-            found += [
-                f"without the nodes of {s!r} the others are cut off from each other" for s in cutting(hosts, self.edges)
-            ]
-        return found
+        return [fault for fault, good in checks.items() if not good]
 
-    def nodes(self, sites: Iterable[str]) -> tuple[str, ...]:
-        """Nodes of the sum: the sites themselves, or those that they host (``north.00``, ``north.01`` ...)."""
-        hosts = sorted({host(s) for s in sites})
-        return tuple(f"{s}.{i:02d}" for s in hosts for i in range(self.per_site)) if self.per_site > 1 else tuple(hosts)
+    def _file_faults(self) -> list[str]:
+        """Return faults of the files: too many, too long, not named by their text, or named and not carried."""
+        faults = []
+        if len(self.files) > FILES or sum(len(t) for t in self.files.values()) > TEXTS:
+            faults.append(f"it carries more than {FILES} files, or more than {TEXTS:,} bytes of them")
+        faults += [
+            f"{place} names {file!r}, which the order does not carry"
+            for place, file in self._named_files().items()
+            if file not in self.files
+        ]
+        return faults + [
+            f"file {name[:80]!r} is not named by the SHA-256 of its text, or is too long"
+            for name, text in self.files.items()
+            if not FILE.fullmatch(name) or len(text) > EACH or _file_name(text) != name
+        ]
+
+    def _named_files(self) -> dict[str, Any]:
+        """Return the files that the study names, by the place that names them."""
+        tensor = dict(self.study.get("tensor") or {})
+        named = {f"tensor.vocabulary.{k}": v for k, v in dict(tensor.get("vocabulary") or {}).items()}
+        if tensor.get("ranges") is not None:
+            named["tensor.ranges"] = tensor["ranges"]
+        codes = dict(self.study.get("codes") or {})
+        return named | {f"codes.{k}.to": v["to"] for k, v in codes.items() if v.get("to", "normal") not in KNOWN}
 
     def roster(self, sites: Iterable[str], attempt: int, *, paid: bool = True) -> Roster:
-        """The pinned roster of one attempt; ``sites`` may leave out who refused. A hosted node has its host's key.
+        """Return the pinned roster of one attempt. ``sites`` may leave out sites that refused.
 
-        A secure sum without noise (``paid`` false) needs everybody of the attempt, unless the order says ``lost = "show"``.
+        A secure sum without noise (``paid`` false) needs every site of the attempt.
         """
-        star, all_ = not self.peers, self.secure and not paid and self.lost != "show"
-        nodes = self.nodes(sites)
-        here = set(nodes)
-        edges = frozenset((a, b) for a, b in self.edges if a in here and b in here)
-        names = (*nodes, *((COORDINATOR,) if star else ()))
+        star, everyone = not self.peers, self.secure and not paid
+        names = tuple(sorted(set(sites)))
+        parties = (*names, *((COORDINATOR,) if star else ()))
         return Roster(
-            nodes,
+            names,
             COORDINATOR if star else None,
-            edges,
-            threshold=self.least if star and not all_ else len(nodes),
+            frozenset((a, b) for a, b in self.edges if a in names and b in names),
+            threshold=self.least if star and not everyone else len(names),
             attempt=attempt,
-            keys={n: bytes.fromhex(self.keys[host(n)]) for n in names},
+            keys={n: bytes.fromhex(self.keys[n]) for n in parties},
         )
-
-    def may_count(self, sites: Iterable[str], before: Iterable[str]) -> bool:
-        """Whether an exact secure sum may be taken over these sites after one over those ``before`` it.
-
-        Near convergence a contribution hardly changes: that of one site that left is the difference of two sums, to three
-        digits. ``"wait"``: nobody may leave. ``"group"``: so many at once that each is hidden among two others, also from
-        one that pools with the coordinator; for good. ``"show"``: anybody, and the owners are told.
-        """
-        now, then = set(sites), set(before)
-        together = self.lost == "group" and len(then - now) >= TOGETHER
-        return self.lost == "show" or (now <= then and (now == then or together))
-
-    def left(self, sites: Iterable[str], before: Iterable[str]) -> bool:
-        """Whether a group has left for good, if the next sum is over these sites after one over those ``before`` it."""
-        return self.lost == "group" and set(sites) < set(before)
 
     @property
     def secure(self) -> bool:
@@ -247,15 +215,6 @@ class StudyOrder:
         return base64.b64encode(json.dumps({**self.body(), "signature": self.signature}).encode()).decode()
 
 
-def host(node: str) -> str:
-    """The site that hosts a node; a site's own name has no dot.
-
-    >>> host("north.07"), host("north")
-    ('north', 'north')
-    """
-    return node.partition(".")[0]
-
-
 def _carried(study: Study) -> tuple[dict[str, object], dict[str, str]]:
     """The study as it travels, and the files that it names, by the SHA-256 of their text."""
     values = {k: v for k, v in study.to_json().items() if k not in LOCAL}
@@ -286,9 +245,9 @@ def _carried(study: Study) -> tuple[dict[str, object], dict[str, str]]:
                 f"study {study.name!r}: no public vocabulary of {', '.join(missing)}",
                 hint="[tensor] vocabulary = {mode = 'codes.csv'}; or alignment = 'ring': the sites agree on codes in secret",
             )
-        if missing and (study.privacy is not None or study.study.nodes_per_site > 1):
+        if missing and study.privacy is not None:
             raise ConfigError(
-                f"study {study.name!r}: alignment = {how!r} with [privacy] or nodes_per_site",
+                f"study {study.name!r}: alignment = {how!r} with [privacy]",
                 hint="which codes occur at a site is data, too, and no bound covers it: give public lists",
             )
     return values, files
@@ -306,35 +265,16 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
     names = tuple(sorted(keys))
     adder = str(study.chosen().parameters.get("aggregation", "plain"))
     edges: tuple[tuple[str, str], ...] = ()
-    per_site = study.study.nodes_per_site
-    if per_site > 1 and (adder != "subspace" or study.privacy is not None):
-        raise ConfigError(
-            f"study {study.name!r}: nodes_per_site is for aggregation = 'subspace' without [privacy]",
-            hint="a site's own sum is better protected than its nodes' letters",
-        )
     if facts_of(adder).topology == "peers":
         from polyclinic.protocol.aggregators import by_name
         from polyclinic.protocol.loop import roster_for
 
-        hosted = [f"{n}.{i:02d}" for n in names for i in range(per_site)] if per_site > 1 else list(names)
-        edges = tuple(sorted(roster_for(by_name(adder), hosted).edges))
+        edges = tuple(sorted(roster_for(by_name(adder), names).edges))
     quorum = max(study.study.quorum or len(names), _floor(adder, len(names)))
     if quorum > len(names):
         raise ConfigError(
             f"every sum needs {quorum} sites, and the roster has {len(names)}",
             hint="lower [study] quorum, or approve more sites; secure sums need at least 3",
-        )
-    lost = study.study.lost
-    if lost != "wait" and adder != "masked":
-        raise ConfigError(
-            f"study {study.name!r}: lost = {lost!r} is for aggregation = 'masked'",
-            hint="plain and robust sums go on with the quorum; subspace and cycle need every site",
-        )
-    staleness = study.study.staleness
-    if staleness is not None and (adder != "plain" or study.chosen().name.lower() not in ASYNCHRONOUS):
-        raise ConfigError(
-            f"study {study.name!r}: staleness is for {' and '.join(ASYNCHRONOUS)} with aggregation = 'plain' only",
-            hint="a secure sum needs everybody at the same round",
         )
     order = StudyOrder(
         id,
@@ -344,9 +284,6 @@ def make_order(study: Study, id: str, keys: Mapping[str, str], identity: Identit
         quorum,
         study.study.deadline,
         edges,
-        staleness,
-        per_site,
-        lost,
     )
     if faults := order.faults():
         raise ConfigError(f"study {study.name!r} cannot be ordered", faults=faults)

@@ -6,7 +6,7 @@ taken for one that was studied: without facts a card says "no attack was studied
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
@@ -60,6 +60,12 @@ class KnownAttack:
     against: Against
     text: str
     step: str = ""
+
+    def concerns(self, names: Collection[str] | None) -> bool:
+        """Whether it works on one of these steps, which left without noise; None: not known, so all."""
+        if not self.step or names is None or self.against == "noise":
+            return True
+        return any(is_step(n, self.step) for n in names)
 
 
 @dataclass(frozen=True)
@@ -143,15 +149,9 @@ class MethodFacts:
         """
         if self.attacks is None:
             return (UNSTUDIED,)
-        works = ({"sum"} if exact else set()) | ({"each"} if exact and each else set())
-        works |= {"noise"} if (not exact if noisy is None else noisy) else set()
+        works = {"sum": exact, "each": exact and each, "noise": not exact if noisy is None else noisy}
         names = None if ran is None else {n for step in ran for n in step_names(step)}
-        return tuple(
-            a.text
-            for a in self.attacks
-            if a.against in works
-            and (not a.step or names is None or a.against == "noise" or any(is_step(n, a.step) for n in names))
-        )
+        return tuple(a.text for a in self.attacks if works[a.against] and a.concerns(names))
 
 
 def step_names(step: str) -> tuple[str, ...]:

@@ -1,4 +1,4 @@
-"""Small cells: counts that would point at single patients are not shown, nor what gives them away (PRIVACY 3.8)."""
+"""Suppress small cells: counts that would point at single patients, and counts that give those away."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
 
     A count from 1 to ``minimum`` - 1 is hidden. Where totals of rows and columns are shown, one hidden cell in a line
     could be computed from the rest, and so could several that together stay below ``minimum``; then the smallest
-    other cell of that line is hidden too, until no line gives one away (PRIVACY 3.8).
+    other cell of that line is hidden too, until no line gives one away.
 
     Parameters
     ----------
@@ -41,21 +41,23 @@ def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
     full[:-1, -1] = table.sum(1)
     full[-1] = full[:-1].sum(0)
     hide = (full > 0) & (full < minimum)
-    while True:
-        for values, hidden in [*zip(full, hide), *(() if line else zip(full.T, hide.T))]:
-            open_ = np.flatnonzero(~hidden)
-            if not hidden.any() or not open_.size or (hidden.sum() > 1 and values[hidden].sum() >= minimum):
-                continue
-            # zeros say nothing by being hidden; the smallest count above zero does least harm
-            order = sorted(open_.tolist(), key=lambda i: (values[i] == 0, values[i], i))
-            hidden[order[0]] = True
-            break
-        else:
-            return hide[0] if line else hide
+    while any(_hide_one_more(v, h, minimum) for v, h in [*zip(full, hide), *(() if line else zip(full.T, hide.T))]):
+        pass
+    return hide[0] if line else hide
+
+
+def _hide_one_more(values: NDArray[np.float64], hidden: NDArray[np.bool_], minimum: int) -> bool:
+    """Hide one more cell of a line if its total gives a hidden one away; whether there was a need."""
+    shown = np.flatnonzero(~hidden)
+    if not hidden.any() or not shown.size or (hidden.sum() > 1 and values[hidden].sum() >= minimum):
+        return False
+    # zeros say nothing by being hidden; the smallest count above zero does least harm
+    hidden[min(shown.tolist(), key=lambda i: (values[i] == 0, values[i], i))] = True
+    return True
 
 
 def effective_contributors(weights: ArrayLike) -> NDArray[np.float64]:
-    """How many patients really carry each phenotype: (sum w)^2 / sum w^2 over patients (PRIVACY 3.8).
+    """How many patients really carry each phenotype: (sum w)^2 / sum w^2 over patients.
 
     Below the minimum cell count a phenotype that is not differentially private describes single patients.
 

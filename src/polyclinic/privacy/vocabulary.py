@@ -135,6 +135,23 @@ def paid_vocabulary(
         The same sites over the kept codes; their axes say ``paid``.
     """
     tensors = {s.name: s.counts() for s in sites}
+    shape = _shape(tensors, top)
+    step = count_step(shape, epsilon=epsilon, delta=delta, patients=patients, sites_per_patient=sites_per_patient)
+    total = {name: np.zeros(size) for name, size in step.shapes.items()}
+    lines: dict[str, tuple[Entry, ...]] = {}
+    for name in sorted(tensors):
+        gate = (doors or {}).get(name) or ReleaseGate(name)
+        first = gate.ledger.count
+        gate.begin()
+        out = gate.release(step, counts(tensors[name]), share=1.0)
+        lines[name] = tuple(e for e in gate.ledger.entries[first:] if e.charge is not None and gate.wrote(e.charge))
+        total = {k: v + out.arrays[k] for k, v in total.items()}
+    kept = choose(total, top=top, sd=step.noise_sd * math.sqrt(len(tensors)))
+    return [replace(s, tensor=_restricted(s.counts(), kept), builds_on=(*s.builds_on, *lines[s.name])) for s in sites]
+
+
+def _shape(tensors: Mapping[str, SparseTensor], top: Mapping[int, int]) -> tuple[int, ...]:
+    """Sizes of the feature modes, refused where sites differ in them or codes were taken from the data."""
     shapes = {t.shape[1:] for t in tensors.values()}
     if len(shapes) != 1:
         raise ConfigError(
@@ -142,23 +159,12 @@ def paid_vocabulary(
             faults=[f"{n!r}: feature modes {t.shape[1:]}" for n, t in sorted(tensors.items())],
         )
     shape = shapes.pop()
-    taken = sorted({a.name for t in tensors.values() for a in t.axes[1:] if a.vocabulary == "data"})
+    from_data = sorted({a.name for t in tensors.values() for a in t.axes[1:] if a.vocabulary == "data"})
     faults = [f"mode {m}: there are {len(shape)} feature modes" for m in top if not 1 <= m <= len(shape)]
-    faults += [f"{n!r}: its list of codes was taken from the data already" for n in taken]
+    faults += [f"{n!r}: its list of codes was taken from the data already" for n in from_data]
     if faults:
         raise ConfigError("the vocabulary cannot be paid for", faults=faults, hint="start from public dictionaries")
-    step = count_step(shape, epsilon=epsilon, delta=delta, patients=patients, sites_per_patient=sites_per_patient)
-    total = {name: np.zeros(size) for name, size in step.shapes.items()}
-    lines: dict[str, tuple[Entry, ...]] = {}
-    for name in sorted(tensors):
-        door = (doors or {}).get(name) or ReleaseGate(name)
-        before = door.ledger.count
-        door.begin()
-        out = door.release(step, counts(tensors[name]), share=1.0)
-        lines[name] = tuple(e for e in door.ledger.entries[before:] if e.charge is not None and door.wrote(e.charge))
-        total = {k: v + out.arrays[k] for k, v in total.items()}
-    kept = choose(total, top=top, sd=step.noise_sd * math.sqrt(len(tensors)))
-    return [replace(s, tensor=_restricted(s.counts(), kept), builds_on=(*s.builds_on, *lines[s.name])) for s in sites]
+    return shape
 
 
 def _restricted(tensor: SparseTensor, kept: list[Chosen]) -> SparseTensor:

@@ -2,26 +2,25 @@
 
 from __future__ import annotations
 
-from importlib import import_module
 from inspect import signature
 from typing import cast
 
 from polyclinic.errors import ConfigError
-from polyclinic.plugins import did_you_mean, next_door, plugged
+from polyclinic.plugins import did_you_mean, locate, next_door, plugged
 from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts
 
 __all__ = ["NAMES", "by_name", "facts_of", "kind_of", "unknown"]
 
 _WHERE = {
-    "plain": ("plain", "Plain"),
-    "masked": ("secure.masked", "Masked"),
-    "subspace": ("decentralised.subspace", "Subspace"),
-    "median": ("robust", "Median"),
-    "trimmed": ("robust", "Trimmed"),
-    "geometric": ("robust", "Geometric"),
-    "krum": ("robust", "Krum"),
-    "multikrum": ("robust", "MultiKrum"),
-    "bounded": ("robust", "Bounded"),
+    "plain": "plain:Plain",
+    "masked": "secure.masked:Masked",
+    "subspace": "decentralised.subspace:Subspace",
+    "median": "robust:Median",
+    "trimmed": "robust:Trimmed",
+    "geometric": "robust:Geometric",
+    "krum": "robust:Krum",
+    "multikrum": "robust:MultiKrum",
+    "bounded": "robust:Bounded",
 }
 NAMES = tuple(_WHERE)
 
@@ -74,15 +73,14 @@ def kind_of(name: str) -> type[Aggregator]:
             hint="choose one: secure masked, subspace, or robust (gives up that protection)",
         )
     if name in _WHERE:
-        module, cls = _WHERE[name]
-        return cast(type[Aggregator], getattr(import_module(f"polyclinic.aggregation.{module}"), cls))
+        return cast(type[Aggregator], locate(f"polyclinic.aggregation.{_WHERE[name]}"))
     if said := unknown(name):
         raise ConfigError(f"unknown aggregation {name!r}", faults=[said])
     entry = plugged("polyclinic.sums")[name]
-    found = entry.load()
-    if not (isinstance(found, type) and issubclass(found, Aggregator)):
+    kind = entry.load()
+    if not (isinstance(kind, type) and issubclass(kind, Aggregator)):
         raise ConfigError(
             f"aggregation {name!r} is no sum: {entry.value} is plugged in, and is not a class of Sum",
             hint="derive it from polyclinic.protocol.interfaces.Sum",
         )
-    return found
+    return kind

@@ -146,32 +146,21 @@ class Parallel(Method[Params, object, object]):
         if not steps:
             return None
         first = next(iter(steps.values()))
-        paid = first.sensitivity is not None and first.multiplier is not None
         if any(s.how != "sum" for s in steps.values()) and len(self.parts) > 1:
             raise ConfigError(f"step {first.name!r} shows single contributions: such a method runs alone")
         shapes: dict[str, tuple[int, ...]] = {}
         for i, s in steps.items():
             shapes |= {f"{i}/{n}": tuple(shape) for n, shape in s.shapes.items()}
             shapes |= {f"{i}/~weight": (1,)} if s.weight_bound != 1.0 else {}
-        names = list(dict.fromkeys(s.name for s in steps.values()))
-        common: dict[str, Any] = {}
-        if paid:
-            common = {k: getattr(first, k) for k in ("sensitivity", "multiplier", "grid", "adjacency", "formal")}
-            common["sites_per_patient"] = first.sites_per_patient
-            if any(getattr(s, k) != v for s in steps.values() for k, v in common.items()):
-                raise ConfigError("parts that are paid for must ask for the same noise")
-        elif all(s.grid is not None and s.noise_sd == 0 and s.weight_bound == 1.0 for s in steps.values()):
-            # whole numbers all of them (packed sums): the joint sum is whole, too, on the finest of their grids
-            common = {"grid": min(float(s.grid or 0.0) / _unit(s) for s in steps.values())}
-        return Step(
+        joint = Step(
             max(s.round for s in steps.values()),
-            "+".join(names),
+            "+".join(dict.fromkeys(s.name for s in steps.values())),
             shapes,
-            bound=max(s.bound for s in steps.values()) if paid else 1.0,
+            bound=1.0,
             counts=any(s.counts for s in steps.values()),
             asides=tuple(f"{i}/{a}" for i, s in steps.items() for a in (s.asides if s.counts else s.shapes)),
-            **common,
         )
+        return _with_noise(joint, list(steps.values()))
 
     def update_public(self, step: Step, public: object, total: Total) -> object:
         """public_q' = combine_q(step_q, public_q, unit_q * total_q) for every part that had a sum."""
@@ -221,6 +210,21 @@ class Parallel(Method[Params, object, object]):
         return out
 
 
+def _with_noise(joint: Step, steps: Sequence[Step]) -> Step:
+    """The joint step with the noise that its parts are paid for, or on the grid of their whole numbers."""
+    first = steps[0]
+    if first.sensitivity is not None and first.multiplier is not None:
+        names = ("sensitivity", "multiplier", "grid", "adjacency", "formal", "sites_per_patient")
+        noise = {name: getattr(first, name) for name in names}
+        if any(getattr(s, name) != value for s in steps for name, value in noise.items()):
+            raise ConfigError("parts that are paid for must ask for the same noise")
+        return replace(joint, bound=max(s.bound for s in steps), **noise)
+    if all(s.grid is not None and s.noise_sd == 0 and s.weight_bound == 1.0 for s in steps):
+        # whole numbers all of them (packed sums): the joint sum is whole, too, on the finest of their grids
+        return replace(joint, grid=min(float(s.grid or 0.0) / _unit(s) for s in steps))
+    return joint
+
+
 def _unit(step: Step) -> float:
     """A power of two that no entry, weighted, exceeds."""
     return float(2.0 ** np.ceil(np.log2(max(step.bound * step.weight_bound, 1e-300))))
@@ -229,7 +233,7 @@ def _unit(step: Step) -> float:
 def Halved(method: Estimator, key: str, *, halving: int = 0) -> Parallel:
     """The method twice, on two halves of the patients, as one run: a patient feeds one half, so both cost one epsilon.
 
-    Each half has its own seed; a shared one fakes up to .24 of agreement (RECORDS 3.9).
+    Each half has its own seed; a shared one fakes up to .24 of agreement.
 
     >>> import polyclinic as pc
     >>> [m.params.seed != 0 for m in Halved(pc.SumALS(rank=2), "key").parts]

@@ -2,91 +2,52 @@
 
 from __future__ import annotations
 
-import inspect
 import sys
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, Unpack, cast, get_args
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.models.file import Learned
+from polyclinic.models.base import Value
+from polyclinic.models.file import class_of, kinds
 from polyclinic.models.origin import Origin
 from polyclinic.plugins import did_you_mean
-from polyclinic.protocol.interfaces import Method, P, Pri, Pub
+from polyclinic.privacy.card.card import Card, make_card
+from polyclinic.privacy.card.release_history import ReleaseHistory
+from polyclinic.protocol.interfaces import Method, Pri, Pub
 from polyclinic.protocol.loop import Simulation, SimulationOptions
-from polyclinic.protocol.outcome import Outcome, Progress
-from polyclinic.protocol.params import Params, checked
+from polyclinic.protocol.outcome import History, Outcome, Progress
+from polyclinic.protocol.params import P, Parameterized
 from polyclinic.records.sites.from_data import Data, as_sites
 
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-    from polyclinic.privacy.card.release_history import ReleaseHistory
+    from polyclinic.models.file import Learned
     from polyclinic.privacy.ledger.entries import Entry
     from polyclinic.protocol.wire.traffic import Traffic
 
 __all__ = ["Configured", "Estimator"]
 
 
-class Configured(Generic[P]):
-    """Anything made from declared parameters: keyword arguments, all faults at once, scikit-learn's get/set_params."""
+class Configured(Parameterized[P]):
+    """Anything that is fitted: results in attributes, scikit-learn's habits, and the model as a value that is saved."""
 
-    Params: ClassVar[type[Params]] = Params
-    params: P
-    history_: list[dict[str, Any]]
+    history_: History
     name: ClassVar[str]
     traffic_: Traffic
-    privacy_: Any
+    privacy_: Card
     result_: Any
-
-    def __init__(self, **params: object) -> None:
-        self.params = cast(P, checked(self.Params, params, type(self).__name__))
-
-    def __init_subclass__(cls, **kwargs: object) -> None:
-        super().__init_subclass__(**kwargs)
-        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
-            [
-                inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=f.get_default(), annotation=f.annotation)
-                for n, f in cls.Params.model_fields.items()
-            ]
-        )
-
-    if not TYPE_CHECKING:  # a parameter reads like an attribute (model.rank), as in scikit-learn
-
-        def __getattr__(self, name: str) -> object:
-            if name in type(self).Params.model_fields and "params" in self.__dict__:
-                return getattr(self.params, name)
-            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
-
-    def __setattr__(self, name: str, value: object) -> None:
-        """A parameter that is assigned is checked like any other; it takes effect at the next fit."""
-        if name in type(self).Params.model_fields:
-            self.set_params(**{name: value})
-        else:
-            object.__setattr__(self, name, value)
 
     def __dir__(self) -> list[str]:
         """Parameters and results first in an editor's list; the verbs of the protocol are for engines."""
-        verbs = {"begin", "next", "combine", "open", "contribute", "close", "publish", "remedy", "figures", "learned"}
+        verbs = {*Method.__abstractmethods__, "publish", "divergence_hint", "round_metrics", "learned"}
         shown = {n for n in super().__dir__() if n not in verbs}
         return sorted(shown | set(type(self).Params.model_fields))
-
-    def get_params(self, deep: bool = True) -> dict[str, object]:
-        """The parameters, by name."""
-        return {n: getattr(self.params, n) for n in self.Params.model_fields}
-
-    def set_params(self, **params: object) -> Self:
-        """Change some parameters; checked like new ones."""
-        self.params = cast(P, checked(self.Params, {**self.get_params(), **params}, type(self).__name__))
-        return self
-
-    def with_params(self, **params: object) -> Self:
-        """A new, unfitted one with some parameters changed."""
-        return type(self)(**{**self.get_params(), **params})
 
     def _refuse_unknown(self, options: Mapping[str, object], known: Iterable[str]) -> None:
         """What ``fit`` was given and does not take: the nearest that it does, and where a parameter goes."""
@@ -145,14 +106,6 @@ class Configured(Generic[P]):
 
         return pandas.DataFrame(array, index=rows, columns=names)
 
-    def __repr__(self) -> str:
-        changed = {
-            n: v
-            for n, v in self.get_params().items()
-            if v != self.Params.model_fields[n].get_default() or n in ("rank",)
-        }
-        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in changed.items())})"
-
     def _repr_html_(self) -> str:
         """A card for notebooks: what it is, its parameters and, once fitted, how it went and what is guaranteed."""
         from html import escape
@@ -184,30 +137,25 @@ class Configured(Generic[P]):
 
     def _conclude(self) -> None:
         """After a fit: make the value that everything else reads."""
-        named: Any = self
         origin = Origin.of(
-            named.name, self.version if isinstance(self, Method) else 1, self.get_params(), self.privacy_, self.history_
+            self.name, self.version if isinstance(self, Method) else 1, self.get_params(), self.privacy_, self.history_
         )
         self.__dict__.pop("result_", None)  # of an earlier fit
-        found = self.learned(origin)
-        if found is not None:
-            if not isinstance(found, Learned):
-                kinds = ", ".join(f"pc.{k.__name__}" for k in get_args(Learned))
-                raise ConfigError(
-                    f"learned() of {type(self).__name__} gave a {type(found).__name__}, not a model",
-                    hint=f"give one of {kinds}, or None",
-                )
-            self.result_ = found
+        model: object = self.learned(origin)
+        if model is not None and not isinstance(model, Value):
+            names = ", ".join(f"pc.{class_of(kind).__name__}" for kind in kinds())
+            raise ConfigError(
+                f"learned() of {type(self).__name__} gave a {type(model).__name__}, not a model",
+                hint=f"give one of {names}, or None",
+            )
+        if model is not None:
+            self.result_ = model
 
-    def learned(self, origin: Origin) -> Learned | None:
+    def learned(self, origin: Origin) -> Value | None:
         """The fitted model as a value that can be saved; None where a method answers a question and learns nothing.
 
         Called after ``_publish``, with where the model comes from (method, parameters, card, history).
         """
-        return self._learned(origin)
-
-    def _learned(self, origin: Origin) -> Learned | None:
-        """The older name of :meth:`learned`."""
         return None
 
     def _fitted(self, attribute: str) -> Any:
@@ -252,9 +200,6 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
 
     def publish(self, outcome: Outcome) -> None:
         """Turn an outcome of any engine into attributes."""
-        from polyclinic.privacy.card.card import make_card
-        from polyclinic.privacy.card.release_history import ReleaseHistory
-
         self.history_ = outcome.history
         self.traffic_ = outcome.traffic
         happened = ReleaseHistory.of(
@@ -281,8 +226,6 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
 
     def chosen_from(self, others: Sequence[Estimator[P, Pub, Pri]]) -> None:
         """This fit was chosen among several starts: its card and its lines are those of all of them."""
-        from polyclinic.privacy.card.card import make_card
-
         self.happened_ = self.happened_.with_starts([m.happened_ for m in others])
         self.lines_ = tuple({e.hash: e for m in (self, *others) for e in m.lines_}.values())
         self.privacy_ = make_card(self.facts, self.happened_)

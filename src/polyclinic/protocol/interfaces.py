@@ -24,7 +24,7 @@ from typing_extensions import TypeVar
 from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
 from polyclinic.privacy.release import Arrays, Contribution, Release, Step, Total
-from polyclinic.protocol.params import Params
+from polyclinic.protocol.params import P, Params
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 
@@ -45,6 +45,7 @@ __all__ = [
     "Method",
     "MethodFacts",
     "Opening",
+    "P",
     "Release",
     "Roster",
     "Schema",
@@ -54,7 +55,6 @@ __all__ = [
 ]
 
 # Without its three, ``Method`` is a method whose parameters and states are its own affair: an engine only passes them on.
-P = TypeVar("P", bound=Params, default=Any)
 Pub = TypeVar("Pub", default=Any)
 Pri = TypeVar("Pri", default=Any)
 
@@ -129,11 +129,6 @@ class Method(ABC, Generic[P, Pub, Pri]):
     def settled(self, public: Pub) -> bool:
         """Whether another start would be of no use, after one that ended like this."""
         return False
-
-    def after_dropout(self, public: Pub) -> Pub:
-        """The state to go on from when a group of sites has left an exact secure sum for good: what they stood for is asked
-        again before anything else. A function of the state, and doing it twice is doing it once."""
-        return public
 
     # ---- at a site
 

@@ -36,6 +36,7 @@ from polyclinic.protocol.schema import schema_of
 from polyclinic.protocol.site_party import SiteParty
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site, one_order
+from polyclinic.util.json_types import JsonMap
 from polyclinic.util.threads import one_thread
 
 __all__ = ["RunOptions", "Simulation", "SimulationOptions", "deliver", "roster_for", "run"]
@@ -253,7 +254,7 @@ class Simulation(CoordinatorState):
 
     # ---- the checkpoint: public and private states are plain values
 
-    def state(self) -> dict[str, Any]:
+    def state(self) -> dict[str, object]:
         """Everything needed to go on later; patient-level loadings are in it, so it stays where the sites are."""
         return {
             **super().state(),
@@ -262,7 +263,7 @@ class Simulation(CoordinatorState):
             "sessions": {n: p.door.session for n, p in self.parties.items()},
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: JsonMap) -> None:
         """Go on from :meth:`state`; the result is the same as without the interruption."""
         if set(state["privates"]) != set(self.parties):
             raise ProtocolMismatch(

@@ -1,6 +1,6 @@
 """Floor: before the first sum of a method, one sum of patients by code; codes of too few patients take no part anywhere.
 
-Counted are PATIENTS OVER ALL SITES (TRUST A19, CONCORD 12): a floor of sites, or of each site's own patients, would remove
+Counted are PATIENTS OVER ALL SITES: a floor of sites, or of each site's own patients, would remove
 what the product exists for, phenotypes of one hospital and rare ones that are thinly spread. With n_kj the patients of site
 k who have code j in at least one cell::
 
@@ -13,9 +13,6 @@ a floor; a patient may be left without cells. Nothing is known of the inner meth
 A site knows its own n_kj, so the total tells it which codes nobody else has: ``support_j = n_kj``. Their later sums would be
 that hospital's alone. Where its owner minds (``[policy] min_feeders = 2``, :attr:`Floor.feeders`) it leaves their cells out of its
 own part; the codes stay, as for everybody, and nothing more is sent. That is its own affair: the public state is the same.
-
-When a group of sites leaves a study of exact secure sums for good (``[study] lost = "group"``), the support of those who stay
-is taken before any other of their sums; a code that is now of too few patients drops out, and none comes back (TRUST A9).
 """
 
 from __future__ import annotations
@@ -162,7 +159,6 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
         if public.done:
             return replace(public, inner=self.method.update_public(step, public.inner, total))
         kept = tuple(total.arrays[f"mode{n}"] >= self.minimum - 0.5 for n in range(1, len(public.shape) + 1))
-        kept = tuple(a & b for a, b in zip(kept, public.kept)) if public.kept else kept
         faults = [
             f"{self._mode(n)}: none of {len(k)} codes has {self.minimum} patients over all sites"
             for n, k in enumerate(kept)
@@ -176,9 +172,6 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
             )
         support = tuple(np.where(k, total.arrays[f"mode{n}"], 0.0) for n, k in enumerate(kept, start=1))
         return replace(public, done=True, kept=kept, support=support)
-
-    def after_dropout(self, public: _Counted) -> _Counted:
-        return replace(public, done=False)
 
     def round_metrics(self, public: _Counted) -> Mapping[str, float | None]:
         return self.method.round_metrics(public.inner) if public.done else {}

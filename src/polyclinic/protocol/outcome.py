@@ -13,9 +13,10 @@ from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.interfaces import Arrays, Release, Schema
 from polyclinic.protocol.wire.traffic import Traffic
 
-__all__ = ["Figures", "Outcome", "Progress"]
+__all__ = ["Figures", "History", "Outcome", "Progress"]
 
 Figures = Mapping[str, object]
+History = list[dict[str, Any]]  # a mapping per round: its number, seconds, and the method's figures
 
 
 @dataclass(frozen=True)
@@ -34,9 +35,9 @@ class Outcome:
     """What a run leaves behind."""
 
     public: Any
-    privates: Mapping[str, Any]
+    privates: Mapping[str, object]
     closed: Mapping[str, Arrays]  # stays at the sites
-    history: list[dict[str, Any]]
+    history: History
     traffic: Traffic
     setting: Schema
     releases: tuple[Release, ...]  # every sum that was taken

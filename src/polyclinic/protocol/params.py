@@ -2,17 +2,19 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Mapping
-from typing import Literal, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
+from typing_extensions import TypeVar
 
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean
 from polyclinic.privacy.accounting.budget import Privacy
 
-__all__ = ["Params", "checked"]
+__all__ = ["Parameterized", "Params", "checked"]
 
 
 class Params(BaseModel):
@@ -51,6 +53,7 @@ class Params(BaseModel):
 
 
 M = TypeVar("M", bound=Params)
+P = TypeVar("P", bound=Params, default=Any)
 
 
 def checked(model: type[M], values: Mapping[str, object], what: str) -> M:
@@ -81,3 +84,57 @@ def _near(kind: str, key: str, given: str, expected: str, model: type[Params]) -
         near = did_you_mean(given, re.findall(r"'([^']*)'", expected))
         return f"; {near}" if near else ""
     return ""
+
+
+class Parameterized(Generic[P]):
+    """Anything made from declared parameters: keyword arguments, all faults at once, scikit-learn's get/set_params."""
+
+    Params: ClassVar[type[Params]] = Params
+    params: P
+
+    def __init__(self, **params: object) -> None:
+        self.params = cast(P, checked(self.Params, params, type(self).__name__))
+
+    def __init_subclass__(cls, **kwargs: object) -> None:
+        super().__init_subclass__(**kwargs)
+        cls.__signature__ = inspect.Signature(  # type: ignore[attr-defined]
+            [
+                inspect.Parameter(n, inspect.Parameter.KEYWORD_ONLY, default=f.get_default(), annotation=f.annotation)
+                for n, f in cls.Params.model_fields.items()
+            ]
+        )
+
+    if not TYPE_CHECKING:  # a parameter reads like an attribute (model.rank), as in scikit-learn
+
+        def __getattr__(self, name: str) -> object:
+            if name in type(self).Params.model_fields and "params" in self.__dict__:
+                return getattr(self.params, name)
+            raise AttributeError(f"{type(self).__name__!r} object has no attribute {name!r}")
+
+    def __setattr__(self, name: str, value: object) -> None:
+        """A parameter that is assigned is checked like any other; it takes effect at the next fit."""
+        if name in type(self).Params.model_fields:
+            self.set_params(**{name: value})
+        else:
+            object.__setattr__(self, name, value)
+
+    def get_params(self, deep: bool = True) -> dict[str, object]:
+        """The parameters, by name."""
+        return {n: getattr(self.params, n) for n in self.Params.model_fields}
+
+    def set_params(self, **params: object) -> Self:
+        """Change some parameters; checked like new ones."""
+        self.params = cast(P, checked(self.Params, {**self.get_params(), **params}, type(self).__name__))
+        return self
+
+    def with_params(self, **params: object) -> Self:
+        """A new, unfitted one with some parameters changed."""
+        return type(self)(**{**self.get_params(), **params})
+
+    def __repr__(self) -> str:
+        changed = {
+            n: v
+            for n, v in self.get_params().items()
+            if v != self.Params.model_fields[n].get_default() or n in ("rank",)
+        }
+        return f"{type(self).__name__}({', '.join(f'{k}={v!r}' for k, v in changed.items())})"

@@ -8,16 +8,18 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.privacy.accounting.accountant import gaussian_mu
 from polyclinic.privacy.accounting.noise_grid import on_grid
 from polyclinic.protocol.interfaces import Aggregator, Method, Release, Roster, Schema, Step, Total, seeds
-from polyclinic.protocol.outcome import Figures, Progress
+from polyclinic.protocol.outcome import Figures, History, Progress
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import ChainLink, Opened, alike, grow, state_digest, within
 from polyclinic.protocol.wire.integer_width import width
 from polyclinic.protocol.wire.traffic import Traffic
+from polyclinic.util.json_types import JsonMap
 
 __all__ = ["CoordinatorState", "PublicState"]
 
@@ -40,23 +42,13 @@ class PublicState:
     def __init__(self, method: Method, setting: Schema, share: float, chain: bytes = b"") -> None:
         self.method, self.setting, self.share = method, setting, share
         self.public: Any = None
-        self.base: object = None  # the same, as the last sum left it: see :meth:`stand`
         self.number = 0
         self.chain, self.before = chain, b""  # now, and before the last sum: what others have voted for
         self.link: ChainLink | None = None  # between the two
 
     def begin(self) -> None:
         """The public start."""
-        self.public = self.base = wire.canonical(
-            self.method.init_public(self.setting, seeds(self.method.params.seed, "begin"))
-        )
-
-    def stand(self, left: bool) -> None:
-        """Where the next sum starts from: the state, or that after a group of sites has left for good (:meth:`Method.left`).
-
-        Who takes part is known per attempt only, and one over fewer sites may be burnt: so this is taken back by the next.
-        """
-        self.public = wire.canonical(self.method.after_dropout(self.base)) if left else self.base
+        self.public = wire.canonical(self.method.init_public(self.setting, seeds(self.method.params.seed, "begin")))
 
     def step(self) -> Step | None:
         """The next sum to take; None when the method is finished."""
@@ -79,7 +71,7 @@ class PublicState:
 
     def take(self, public: object, link: ChainLink | None = None) -> None:
         """Go on to the next sum."""
-        self.public = self.base = public
+        self.public = public
         self.number += 1
         if link is not None:
             self.chain, self.before, self.link = grow(self.chain, link), self.chain, link
@@ -117,11 +109,11 @@ class PublicState:
 
     def state(self) -> dict[str, object]:
         """Everything public that is needed to go on later."""
-        return {"public": wire.pack(self.base), "number": self.number, "chain": self.chain, "before": self.before}
+        return {"public": wire.pack(self.public), "number": self.number, "chain": self.chain, "before": self.before}
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: JsonMap) -> None:
         """Go on from :meth:`state`."""
-        self.public = self.base = wire.unpack(self.method.Public, state["public"])
+        self.public = wire.unpack(self.method.Public, state["public"])
         self.number, self.chain, self.before = int(state["number"]), bytes(state["chain"]), bytes(state["before"])
 
 
@@ -142,7 +134,7 @@ class CoordinatorState(PublicState):
     ) -> None:
         super().__init__(method, setting, adder.noise_share(roster), chain)
         self.adder, self.roster, self.progress = adder, roster, progress
-        self.history: list[dict[str, Any]] = []
+        self.history: History = []
         self.traffic = Traffic()
         self.releases: list[Release] = []
         self._packed: list[object] = []  # the same for the checkpoint; a release stays what it is
@@ -168,7 +160,7 @@ class CoordinatorState(PublicState):
         total: Total,
         members: Iterable[str] = (),
         entered: Mapping[str, tuple[int, int]] | None = None,
-        words: Any = None,
+        words: NDArray[np.uint64] | None = None,
     ) -> Opened | None:
         """A sum was taken: the next public state, and the round's figures if it was its last.
 
@@ -203,7 +195,7 @@ class CoordinatorState(PublicState):
             self._close_round(step.round)
         return opened
 
-    def down(self, step: Step, total: Total, members: Sequence[str], words: Any = None) -> int:
+    def down(self, step: Step, total: Total, members: Sequence[str], words: NDArray[np.uint64] | None = None) -> int:
         """Bytes of what every site is sent after a sum: the opened total, which it folds itself, as between hosts.
 
         The public state goes with it only where a site cannot compute it (a step that gathers).
@@ -249,14 +241,12 @@ class CoordinatorState(PublicState):
             "spent": self._spent,
         }
 
-    def restore(self, state: Mapping[str, Any]) -> None:
+    def restore(self, state: JsonMap) -> None:
         """Go on from :meth:`state`; the result is the same as without the interruption."""
         if state["protocol"] != self.protocol:
             raise ProtocolMismatch(f"checkpoint of {state['protocol']!r}, this run is {self.protocol!r}")
-        counted = {"number": len(state["releases"]), "chain": self.chain, "before": b""}
-        super().restore({**counted, **state})  # a checkpoint of an earlier version has no chain
-        link = state.get("link")
-        self.link = None if link is None else wire.unpack(ChainLink, link)
+        super().restore(state)
+        self.link = None if state["link"] is None else wire.unpack(ChainLink, state["link"])
         self.history = [dict(h) for h in state["history"]]
         self.traffic = Traffic.restore(dict(state["traffic"]))
         self._packed = list(state["releases"])

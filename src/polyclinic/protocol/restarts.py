@@ -31,7 +31,7 @@ def started(method: Estimator) -> Method:
 
     >>> import polyclinic as pc
     >>> started(pc.TRIP(rank=2)).name, type(started(pc.SumALS(rank=2, n_starts=3))).__name__
-    ('trip', 'Starts')
+    ('trip', 'Restarts')
     """
     n = method.params.starts
     return method if n == 1 or method.name == "mixture" else Restarts(method, n)

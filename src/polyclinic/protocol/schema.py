@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from polyclinic.errors import ConfigError, DataError, PolyclinicError, ProtocolMismatch
 from polyclinic.protocol.interfaces import Method, Schema, ordered
 from polyclinic.records.sites.site import Site, one_order
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.util.json_types import JsonMap
 
 if TYPE_CHECKING:
     from polyclinic.node.signed_study import StudyOrder
@@ -34,37 +36,47 @@ def schema_of(method: Method, sites: Sequence[Site]) -> Schema:
     if twice:
         raise ConfigError("site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in twice])
     sites = ordered(sites)
-    faults, columns, hint = [], None, "call sites = pc.align(sites) first"
+    names = [s.name for s in sites]
     if method.needs == "features":
-        widths = {s.name: s.matrix().shape[1] for s in sites}
-        d = max(set(widths.values()), key=list(widths.values()).count)
-        if len(set(widths.values())) > 1 and any(s.columns is None for s in sites):
-            faults = [f"{n!r} has {w} features" for n, w in widths.items()]
-            hint = "give every site the same columns in the same order; data frames say which one is missing"
-        else:
-            columns = next((s.columns for s in one_order(sites) if s.columns is not None), None)
-        shape: tuple[int, ...] = (d,)
-        axes: tuple[Axis, ...] = ()
-    else:
-        tensors = {s.name: s.counts() for s in sites}
-        keys = {n: (t.shape[1:], tuple(a.digest() for a in t.axes[1:])) for n, t in tensors.items()}
-        common = max(set(keys.values()), key=lambda k: (list(keys.values()).count(k), k))
-        for n, (size, digests) in keys.items():
-            if len(size) != len(common[0]):
-                faults.append(f"{n!r} has {len(size)} feature modes, the others {len(common[0])}")
-            elif size != common[0]:
-                faults.append(f"{n!r} has feature modes of sizes {size}, the others {common[0]}")
-            elif digests != common[1]:
-                other = [a.name for a, x, y in zip(tensors[n].axes[1:], digests, common[1]) if x != y]
-                faults.append(f"{n!r} has another vocabulary (or order of codes) in {', '.join(other)}")
-        reference = next(t for n, t in tensors.items() if keys[n] == common)
-        shape, axes = reference.shape[1:], reference.axes[1:]
+        width, columns = _one_matrix(sites)
+        return Schema((width,), (), tuple(names), columns, together=True)
+    reference = _one_tensor({s.name: s.counts() for s in sites})
+    return Schema(reference.shape[1:], reference.axes[1:], tuple(names), together=True)
+
+
+def _one_matrix(sites: Sequence[Site]) -> tuple[int, tuple[str, ...] | None]:
+    """Number and names of the features that all sites have."""
+    widths = {s.name: s.matrix().shape[1] for s in sites}
+    if len(set(widths.values())) > 1 and any(s.columns is None for s in sites):
+        raise ProtocolMismatch(
+            "sites do not fit together",
+            faults=[f"{n!r} has {w} features" for n, w in widths.items()],
+            hint="give every site the same columns in the same order; data frames say which one is missing",
+        )
+    columns = next((s.columns for s in one_order(sites) if s.columns is not None), None)
+    return max(set(widths.values()), key=list(widths.values()).count), columns
+
+
+def _one_tensor(tensors: Mapping[str, SparseTensor]) -> SparseTensor:
+    """A tensor with the feature modes that all sites have; one that differs from most is a fault."""
+    keys = {n: (t.shape[1:], tuple(a.digest() for a in t.axes[1:])) for n, t in tensors.items()}
+    common = max(set(keys.values()), key=lambda k: (list(keys.values()).count(k), k))
+    faults = []
+    for n, (size, digests) in keys.items():
+        if len(size) != len(common[0]):
+            faults.append(f"{n!r} has {len(size)} feature modes, the others {len(common[0])}")
+        elif size != common[0]:
+            faults.append(f"{n!r} has feature modes of sizes {size}, the others {common[0]}")
+        elif digests != common[1]:
+            modes = [a.name for a, x, y in zip(tensors[n].axes[1:], digests, common[1]) if x != y]
+            faults.append(f"{n!r} has another vocabulary (or order of codes) in {', '.join(modes)}")
     if faults:
+        hint = "call sites = pc.align(sites) first"
         raise ProtocolMismatch("sites do not fit together", faults=faults, hint=hint)
-    return Schema(shape, axes, tuple(s.name for s in sites), columns, together=True)
+    return next(t for n, t in tensors.items() if keys[n] == common)
 
 
-def schema_from(tree: Mapping[str, Any]) -> Schema:
+def schema_from(tree: JsonMap) -> Schema:
     """The setting as it travels."""
     axes = tuple(Axis.from_json(a) for a in tree["axes"])
     columns = tuple(str(c) for c in tree.get("columns") or ()) or None
@@ -74,7 +86,7 @@ def schema_from(tree: Mapping[str, Any]) -> Schema:
 # ---- between hosts
 
 
-def shown(tree: Mapping[str, Any]) -> bool:
+def shown(tree: JsonMap) -> bool:
     """Whether what a site says of itself can be read at all."""
     try:
         schema_from({**tree, "sites": ()})
@@ -86,7 +98,7 @@ def shown(tree: Mapping[str, Any]) -> bool:
         return False
 
 
-def common(order: StudyOrder, known: Mapping[str, Mapping[str, Any]]) -> dict[str, object]:
+def common(order: StudyOrder, known: Mapping[str, JsonMap]) -> dict[str, object]:
     """One setting, from what each site said of itself: that of most sites, if they are enough; the others take no part."""
     groups: dict[str, list[str]] = {}
     for site, tree in known.items():
@@ -106,10 +118,10 @@ def common(order: StudyOrder, known: Mapping[str, Mapping[str, Any]]) -> dict[st
         )
     shared = {k: first[k] for k in ("shape", "alignment") if k in first}
     axes = _axes(order, first) or []
-    return {**shared, "axes": [a.to_json() for a in axes], "sites": list(order.nodes(most))}
+    return {**shared, "axes": [a.to_json() for a in axes], "sites": sorted(most)}
 
 
-def _axes(order: StudyOrder, tree: Mapping[str, Any]) -> list[Axis] | None:
+def _axes(order: StudyOrder, tree: JsonMap) -> list[Axis] | None:
     """The axes that a site speaks of, public ones from the order; None where they are not those of its digests."""
     try:
         axes = [order.axis(a["name"]) if a["vocabulary"] == "public" else Axis.from_json(a) for a in tree["axes"]]
@@ -118,7 +130,7 @@ def _axes(order: StudyOrder, tree: Mapping[str, Any]) -> list[Axis] | None:
     return axes if [a.digest() for a in axes] == tree["digests"] else None
 
 
-def fits(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> bool:
+def fits(ours: JsonMap, theirs: JsonMap) -> bool:
     """Whether a site, perhaps one that came later, speaks of the same things."""
     same = theirs.get("alignment") == ours.get("alignment") and list(theirs["shape"]) == list(ours["shape"])
     return same and theirs["digests"] == [Axis.from_json(a).digest() for a in ours["axes"]]

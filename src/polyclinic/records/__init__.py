@@ -1,1 +1,1 @@
-"""From a hospital's records to a site's tensor, with every row accounted for."""
+"""Turn a hospital's records into a tensor and account for every row."""

@@ -46,13 +46,13 @@ class Stage:
     dropped: Mapping[str, int] = field(default_factory=dict)
 
     def __post_init__(self) -> None:
-        gone = sum(self.dropped.values())
-        if self.rows_in != self.rows_out + gone:
-            more = self.rows_in < self.rows_out + gone
+        dropped = sum(self.dropped.values())
+        if self.rows_in != self.rows_out + dropped:
+            too_many = self.rows_in < self.rows_out + dropped
             raise DataError(
-                f"step {self.name!r} lost rows: {self.rows_in} in, {self.rows_out} out, {gone} dropped",
+                f"step {self.name!r} lost rows: {self.rows_in} in, {self.rows_out} out, {dropped} dropped",
                 hint="a key that should be unique occurs twice in a table it is joined with"
-                if more
+                if too_many
                 else "a row is left out without a reason: the query of events gives every row, its reason in the column dropped",
             )
 
@@ -110,8 +110,8 @@ def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, objec
     out: list[dict[str, object]] = []
     later: int | None = None
     for a in reversed(attrition):
-        lost = None if later is None else a.patients - later
-        hidden = 0 < a.patients < minimum or (lost is not None and 0 < lost < minimum)
-        out.append({"step": a.step, "patients": None if hidden else a.patients})
-        later = later if hidden else a.patients
+        fewer = None if later is None else a.patients - later
+        too_small = 0 < a.patients < minimum or (fewer is not None and 0 < fewer < minimum)
+        out.append({"step": a.step, "patients": None if too_small else a.patients})
+        later = later if too_small else a.patients
     return out[::-1]

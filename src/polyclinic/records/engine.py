@@ -32,7 +32,7 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
     """An engine and its scratch folder under ``inside``: every temporary byte lies there, and goes at the end."""
     import duckdb
 
-    made = [p for p in (inside, *inside.parents) if not p.exists()]
+    new_folders = [p for p in (inside, *inside.parents) if not p.exists()]
     inside.mkdir(parents=True, exist_ok=True)
     _sweep(inside)
     scratch = Path(tempfile.mkdtemp(dir=inside, prefix=".work-"))  # mode 0700
@@ -51,7 +51,7 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
         lock.close()
-        for folder in made:  # nothing is left behind where nothing was before
+        for folder in new_folders:  # nothing is left behind where nothing was before
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
 

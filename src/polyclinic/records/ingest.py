@@ -58,21 +58,21 @@ def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) ->
     """
     folder = Path(out)
     with session(folder) as (con, scratch):
-        made = _make_matrix(con, scratch, node, study) if _is_matrix(study) else _make(con, scratch, node, study)
-        if made.site.tensor is None:
+        result = _make_matrix(con, scratch, node, study) if _is_matrix(study) else _make(con, scratch, node, study)
+        if result.site.tensor is None:
             names: tuple[str, ...] = ("features.parquet",)
         else:
-            made.site.tensor.save(scratch / "tensor.npz")
-            _write_labels(con, made.site.tensor, scratch / "labels.parquet")
+            result.site.tensor.save(scratch / "tensor.npz")
+            _write_labels(con, result.site.tensor, scratch / "labels.parquet")
             names = ("tensor.npz", *(("events.parquet",) if events else ()), "labels.parquet")
-        manifest = {**made.manifest, "outputs": {n: hash_of(scratch / n) for n in names}}
+        manifest = {**result.manifest, "outputs": {n: hash_of(scratch / n) for n in names}}
         (scratch / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for name in (*names, "manifest.json"):
             with open(scratch / name, "rb") as f:
                 os.fsync(f.fileno())
             os.chmod(scratch / name, 0o600)  # patient identifiers: for the owner's eyes only
             os.replace(scratch / name, folder / name)
-    return Ingested(made.site, manifest, made.attrition, made.patients)
+    return Ingested(result.site, manifest, result.attrition, result.patients)
 
 
 def read_site(folder: str | Path, name: str | None = None) -> Site:
@@ -99,18 +99,18 @@ def _read_matrix(place: Path, columns: Sequence[str], name: str) -> Site:
 
     path = place / "features.parquet"
     with duckdb.connect() as con, reading(str(path)):
-        found = con.execute(f"SELECT * FROM read_parquet({literal(str(path))})").fetchnumpy()
-    read = [np.asarray(c) for c in found.values()]
-    beside = len(read) - len(columns)
-    if beside not in (1, 2):
+        table = con.execute(f"SELECT * FROM read_parquet({literal(str(path))})").fetchnumpy()
+    read = [np.asarray(c) for c in table.values()]
+    extra_columns = len(read) - len(columns)
+    if extra_columns not in (1, 2):
         raise DataError(
             f"{path}: {len(read)} columns, and the manifest names {len(columns)} features",
             hint="run `polyclinic ingest` again",
         )
-    labels = read[1] if beside == 2 else None
+    labels = read[1] if extra_columns == 2 else None
     if labels is not None and labels.dtype.kind == "O":
         labels = labels.astype(str)
-    return Site(name, None, np.column_stack(read[beside:]).astype(np.float64), labels, tuple(columns))
+    return Site(name, None, np.column_stack(read[extra_columns:]).astype(np.float64), labels, tuple(columns))
 
 
 def read_sites(study: Study) -> Sites:
@@ -118,11 +118,11 @@ def read_sites(study: Study) -> Sites:
 
     With ``[sites] split = true`` one node's patients are divided by the source's site column (ICU type, hospital ...).
     """
-    given = study.inline()
-    nodes = study.nodes() if given is None else (given,)
+    inline_sites = study.inline()
+    nodes = study.nodes() if inline_sites is None else (inline_sites,)
     if not nodes:
         raise ConfigError(f"study {study.name!r} names no sites", hint="add [[site]] node = 'north.toml', or [data]")
-    found: list[Site] = []
+    all_sites: list[Site] = []
     steps: dict[str, list[dict[str, object]]] = {}
     tables: list[tuple[Attrition, ...]] = []
     periods: dict[str, tuple[str, str]] = {}
@@ -131,31 +131,31 @@ def read_sites(study: Study) -> Sites:
         with session(node.home) as (con, scratch):
             split = study.sites is not None and bool(study.sites.split)
             if _is_matrix(study):
-                found += _matrix_sites(node, read_matrix(con, node, study.features or FeatureRule()), split)
+                all_sites += _matrix_sites(node, read_matrix(con, node, study.features or FeatureRule()), split)
             elif split:
                 sites, steps[node.name], attrition = _split(con, scratch, node, study)
-                found += sites
+                all_sites += sites
                 together += len({p for s in sites for p in s.counts().axes[0].labels or ()})
                 tables.append(attrition)
                 periods |= _periods(con, study, scratch / "events.parquet")
             else:
-                made = _make(con, scratch, node, study)
-                found.append(made.site)
-                together += made.site.patients
-                steps[node.name] = made.manifest["steps"]
-                tables.append(made.attrition)
+                result = _make(con, scratch, node, study)
+                all_sites.append(result.site)
+                together += result.site.patients
+                steps[node.name] = result.manifest["steps"]
+                tables.append(result.attrition)
                 days = _periods(con, study, scratch / "events.parquet")
                 periods |= {f"{node.name}/{p}": when for p, when in days.items()}
     if _is_matrix(study):
-        return Sites(one_order(found))
+        return Sites(one_order(all_sites))
     # Under [privacy] a floor counted from the data would itself have to be paid for.
     minimum = 1 if study.privacy is not None else study.rule().minimum_patients
-    out = floor([_distinct(s) for s in found], minimum)
+    out = floor([_distinct(s) for s in all_sites], minimum)
     flow = [*added(tables), Attrition("have codes together", together, 0)] if minimum > 1 else added(tables)
     last = Attrition("code rules", sum(s.patients for s in out), 0)
-    told = Sites(out, steps=steps, attrition=(*flow, last))
-    told.periods = periods
-    return told
+    sites_read = Sites(out, steps=steps, attrition=(*flow, last))
+    sites_read.periods = periods
+    return sites_read
 
 
 def _periods(con: Connection, study: Study, events: Path) -> dict[str, tuple[str, str]]:
@@ -175,13 +175,13 @@ def _is_matrix(study: Study) -> bool:
 
 
 def _matrix_sites(node: Node, matrix: Matrix, split: bool) -> list[Site]:
-    whole = Site(node.name, None, matrix.values, matrix.labels, matrix.columns)
+    all_rows = Site(node.name, None, matrix.values, matrix.labels, matrix.columns)
     if not split:
-        return [whole]
+        return [all_rows]
     if matrix.sites is None:
         raise ConfigError(f"node {node.name!r}: nothing to split by", hint="[source] split = 'column'")
-    at = np.array(matrix.sites)
-    return [replace(whole.take(at == n), name=str(n)) for n in np.unique(at)]
+    site_names = np.array(matrix.sites)
+    return [replace(all_rows.take(site_names == n), name=str(n)) for n in np.unique(site_names)]
 
 
 def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
@@ -214,18 +214,18 @@ def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> In
 
 def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
     table, vocabulary, labels = _read(con, scratch, node, study)
-    again = repeats(con, study.rule())
+    repeat_share = repeats(con, study.rule())
     tensor, step = count_together(con, study.rule(), vocabulary)
     manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
-    manifest["skew"] = skew(tensor, again).to_json()
+    manifest["skew"] = skew(tensor, repeat_share).to_json()
     site = Site(node.name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor))
     return Ingested(site, manifest, table.attrition)
 
 
 def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[EventTable, Vocabulary, Labels | None]:
     rule = study.labels
-    table, opened = read_events(con, node, scratch / "events.parquet", study)
-    labels = read_labels(con, opened, rule, node.source.label)
+    table, source = read_events(con, node, scratch / "events.parquet", study)
+    labels = read_labels(con, source, rule, node.source.label)
     con.execute(f"SET memory_limit = {literal(COUNTING)}")
     vocabulary = choose_codes(con, table.scan(), study)
     if not table.attrition:  # no protocol: everybody is in
@@ -262,8 +262,8 @@ def _distinct(site: Site) -> Site:
 
 def _aligned(con: Connection, tensor: SparseTensor) -> NDArray[np.float64] | None:
     """Labels in the order of the tensor's patients, NaN where unknown; None where nobody's is known."""
-    found = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
-    labels = np.array([found.get(p, np.nan) for p in tensor.axes[0].labels or ()], np.float64)
+    label_of = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
+    labels = np.array([label_of.get(p, np.nan) for p in tensor.axes[0].labels or ()], np.float64)
     return None if np.isnan(labels).all() else labels
 
 
@@ -293,17 +293,17 @@ def _manifest(
     modes = []
     for axis, coverage in zip(tensor.axes[1:], vocabulary.coverage):
         if axis.name in rule.vocabulary:
-            how = f"public list {Path(rule.vocabulary[axis.name]).name}"
+            origin = f"public list {Path(rule.vocabulary[axis.name]).name}"
         elif axis.name in rule.top:
-            how = f"top {rule.top[axis.name]} by number of {rule.top_by}, chosen from the data"
+            origin = f"top {rule.top[axis.name]} by number of {rule.top_by}, chosen from the data"
         else:
-            how = "every code that occurs together with another, chosen from the data"
+            origin = "every code that occurs together with another, chosen from the data"
         modes.append(
             {
                 "mode": axis.name,
                 "codes": len(axis.labels or ()),
                 "vocabulary": axis.vocabulary,
-                "chosen": how,
+                "chosen": origin,
                 "sha256": axis.digest(),
                 "coverage": coverage.to_json(),
             }
@@ -339,22 +339,22 @@ def _manifest(
 
 def _labelled(con: Connection, tensor: SparseTensor) -> dict[str, int]:
     """Of the tensor's patients: how many have a label, and how many a positive one."""
-    found = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
-    known = [found[p] for p in tensor.axes[0].labels or () if p in found]
-    return {"known": len(known), "positive": sum(x == 1 for x in known), "unknown": tensor.patients - len(known)}
+    label_of = dict(con.execute("SELECT patient_id, label FROM labels WHERE label IS NOT NULL").fetchall())
+    labels = [label_of[p] for p in tensor.axes[0].labels or () if p in label_of]
+    return {"known": len(labels), "positive": sum(x == 1 for x in labels), "unknown": tensor.patients - len(labels)}
 
 
 def _sites(con: Connection) -> dict[str, object]:
     """Patients by value of the site column, and how many occur at more than one."""
-    by = con.execute(
+    site_rows = con.execute(
         "SELECT site, count(DISTINCT patient_id) FROM events WHERE site IS NOT NULL GROUP BY 1 ORDER BY 1"
     ).fetchall()
-    several = _pairs(
+    shared_patients = _pairs(
         con,
         "SELECT count(*), 0 FROM (SELECT patient_id FROM events WHERE site IS NOT NULL GROUP BY 1 "
         "HAVING count(DISTINCT site) > 1)",
     )[0]
-    return {"patients": {str(k): int(n) for k, n in by}, "patients_at_several": several}
+    return {"patients": {str(k): int(n) for k, n in site_rows}, "patients_at_several": shared_patients}
 
 
 def _pairs(con: Connection, sql: str) -> tuple[int, int]:

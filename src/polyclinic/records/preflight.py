@@ -46,9 +46,9 @@ class Checkup:
 
     def blame(self, e: PolyclinicError) -> None:
         """Note every fault of an error."""
-        more = f" ({e.hint})" if isinstance(e, MissingExtra) else ""  # the extra, not only the package
-        self.faults += [f"{e.what}: {f}" for f in e.faults] or [e.what + more]
-        self.advice += [e.hint] if e.hint and not more else []
+        extra_hint = f" ({e.hint})" if isinstance(e, MissingExtra) else ""  # the extra, not only the package
+        self.faults += [f"{e.what}: {f}" for f in e.faults] or [e.what + extra_hint]
+        self.advice += [e.hint] if e.hint and not extra_hint else []
         self.exit_code = max(self.exit_code, e.exit_code)
 
 
@@ -86,8 +86,8 @@ class OwnersLimits(Protocol):
 def check(node: Node | str | Path, study: Study | str | Path | None = None) -> Checkup:
     """Check a hospital's node file and database from Python: all faults at once, nothing is sent (``polyclinic check``)."""
     read = node if isinstance(node, Node) else Node.read(Path(node))
-    asked = study if study is None or isinstance(study, Study) else Study.read(Path(study))
-    return check_node(read, asked)
+    study_file = study if study is None or isinstance(study, Study) else Study.read(Path(study))
+    return check_node(read, study_file)
 
 
 def check_node(node: Node, study: Study | None = None, *, limits: Limits | None = None) -> Checkup:
@@ -122,11 +122,11 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
                 out.findings.append(f"matrix of {matrix.values.shape[0]:,} patients x {matrix.values.shape[1]} columns")
                 _enough(len(matrix.patients), limits.min_patients, out)
                 return out
-            table, opened = read_events(con, node, scratch / "events.parquet", study)
+            table, source = read_events(con, node, scratch / "events.parquet", study)
             _events(con, table, limits, out)
             _odd(con, node, table, out)
             try:
-                labels = read_labels(con, opened, study.labels if study else None, node.source.label)
+                labels = read_labels(con, source, study.labels if study else None, node.source.label)
                 out.findings.append(f"outcome {labels.words()}" if labels else "no outcome in this source")
             except (DataError, ConfigError) as e:
                 out.blame(e)
@@ -144,8 +144,8 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
 
 
 def _folder(node: Node, out: Checkup) -> None:
-    near = next(p for p in (node.home, *node.home.parents) if p.exists())
-    if os.access(near, os.W_OK):
+    ancestor = next(p for p in (node.home, *node.home.parents) if p.exists())
+    if os.access(ancestor, os.W_OK):
         out.findings.append(f"site folder {node.home}: writable")
     else:
         out.faults.append(f"site folder {node.home}: not writable")
@@ -163,13 +163,13 @@ def _too_much(share: float, limit: float, line: str, key: str, out: Checkup) -> 
 
 def _events(con: Connection, table: EventTable, limits: Limits, out: Checkup) -> None:
     for step in table.steps:
-        why = "".join(f", {n:,} {reason}" for reason, n in step.dropped.items())
-        out.findings.append(f"{step.name}: {step.rows_in:,} rows, {step.rows_out:,} used{why}")
+        reasons = "".join(f", {n:,} {reason}" for reason, n in step.dropped.items())
+        out.findings.append(f"{step.name}: {step.rows_in:,} rows, {step.rows_out:,} used{reasons}")
         if step.rows_in and step.name.startswith("read "):
             # A cell of a wide table that is empty, or says that nothing happened, is no row that was lost.
-            lost = {k: n for k, n in step.dropped.items() if k not in ("empty cell", "cell says it did not happen")}
-            share = sum(lost.values()) / step.rows_in
-            worst = max(lost.items(), key=lambda x: x[1], default=("", 0))
+            dropped = {k: n for k, n in step.dropped.items() if k not in ("empty cell", "cell says it did not happen")}
+            share = sum(dropped.values()) / step.rows_in
+            worst = max(dropped.items(), key=lambda x: x[1], default=("", 0))
             line = f"{step.name}: {share:.0%} of its {step.rows_in:,} rows cannot be used, mostly: {worst[0]} ({worst[1]:,})"
             _too_much(share, limits.max_dropped, line, "max_dropped", out)
     most = con.execute(
@@ -189,12 +189,12 @@ def _events(con: Connection, table: EventTable, limits: Limits, out: Checkup) ->
         span = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" if first is not None else "no times"
         out.findings.append(f"kind {kind}: {n:,} events, {patients:,} patients, {codes:,} codes, {span}")
     out.remarks += [f"{n:,} {what}" for what, n in table.notes.items() if n]
-    several = con.execute(
+    shared_patients = con.execute(
         f"SELECT count(*) FROM (SELECT patient_id FROM {table.scan()} WHERE site IS NOT NULL GROUP BY 1 "
         "HAVING count(DISTINCT site) > 1)"
     ).fetchone()
-    if several and several[0]:
-        out.remarks.append(f"{several[0]:,} patients occur at several of the source's sites")
+    if shared_patients and shared_patients[0]:
+        out.remarks.append(f"{shared_patients[0]:,} patients occur at several of the source's sites")
     counted = con.execute(f"SELECT count(DISTINCT patient_id) FROM {table.scan()}").fetchone()
     out.figures |= {
         "rows": table.rows,
@@ -209,13 +209,13 @@ def _odd(con: Connection, node: Node, table: EventTable, out: Checkup) -> None:
     MIMIC moves its dates to the years 2100 to 2210 on purpose, so there nothing is said of them.
     """
     today = date.today()
-    ahead = con.execute(
+    future = con.execute(
         f"SELECT count(*), count(DISTINCT patient_id), max(time) FROM {table.scan()} WHERE CAST(time AS DATE) > ?",
         [today],
     ).fetchone()
-    if ahead and ahead[0] and node.source.kind not in SHIFTED:
+    if future and future[0] and node.source.kind not in SHIFTED:
         out.remarks.append(
-            f"{ahead[0]:,} events of {ahead[1]:,} patients are dated after today ({today}), the last {ahead[2]:%Y-%m-%d}: "
+            f"{future[0]:,} events of {future[1]:,} patients are dated after today ({today}), the last {future[2]:%Y-%m-%d}: "
             "they are counted like all others"
         )
     alike = con.execute(
@@ -223,11 +223,11 @@ def _odd(con: Connection, node: Node, table: EventTable, out: Checkup) -> None:
         f"FROM {table.scan()} WHERE site IS NOT NULL) GROUP BY word HAVING count(*) > 1 ORDER BY word"
     ).fetchall()
     if alike:
-        listed = "; ".join(" and ".join(repr(s) for s in names) for (names,) in alike[:5])
-        more = f"; and {len(alike) - 5} more" if len(alike) > 5 else ""
+        groups = "; ".join(" and ".join(repr(s) for s in names) for (names,) in alike[:5])
+        remainder = f"; and {len(alike) - 5} more" if len(alike) > 5 else ""
         out.remarks.append(
             f"{sum(len(names) for (names,) in alike)} names of sites differ from one another by blanks or case only, and are "
-            f"{len(alike)} without that: {listed}{more}: each is taken for a site of its own"
+            f"{len(alike)} without that: {groups}{remainder}: each is taken for a site of its own"
         )
 
 
@@ -241,8 +241,8 @@ def _coarser(mode: str, codes: Sequence[str]) -> str:
         return "'path:2' (or 'path:1')"
     if mode == "drug":
         return "a file drug_name,ingredient"
-    known = {"diagnosis": "'ccs', 'rubric' or ", "procedure": "'rubric' or "}
-    return known.get(mode, "") + "a file code,group"
+    targets = {"diagnosis": "'ccs', 'rubric' or ", "procedure": "'rubric' or "}
+    return targets.get(mode, "") + "a file code,group"
 
 
 def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out: Checkup) -> None:
@@ -259,9 +259,9 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
                 f"[codes.{c.mode}] to = {_coarser(c.mode, axis.labels or ())}"
             )
         if c.top_unmapped:
-            listed = ", ".join(f"{code} ({n:,})" for code, n in c.top_unmapped)
-            out.remarks.append(f"mode {c.mode}: most frequent unmapped codes: {listed}")
-    again = repeats(con, rule)
+            top_codes = ", ".join(f"{code} ({n:,})" for code, n in c.top_unmapped)
+            out.remarks.append(f"mode {c.mode}: most frequent unmapped codes: {top_codes}")
+    repeat_share = repeats(con, rule)
     if study.sites is not None and study.sites.split and vocabulary.sites:
         try:
             found_units = units_of(con, study, vocabulary, limits.min_patients or SMALL)
@@ -272,22 +272,22 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
             out.remarks += found_units.words()
             out.figures["small"] = list(found_units.small)
     tensor, _ = count_together(con, rule, vocabulary)
-    found = skew(tensor, again)
-    out.findings.append(found.words())
-    out.figures["skew"] = found.to_json()
+    skewness = skew(tensor, repeat_share)
+    out.findings.append(skewness.words())
+    out.figures["skew"] = skewness.to_json()
     weighting = study.method.parameters.get("weighting") if study.method is not None else None
-    if weighting == "none" and found.advice():
-        out.remarks.append(str(found.advice()))
-    known = con.execute(
+    if weighting == "none" and skewness.advice():
+        out.remarks.append(str(skewness.advice()))
+    labelled = con.execute(
         "SELECT count(DISTINCT patient_id) FROM labels WHERE label IS NOT NULL AND patient_id IN (SELECT unnest(?))",
         [list(tensor.axes[0].labels or ())],
     ).fetchone()
-    if known and 0 < known[0] < tensor.patients:
-        unknown = tensor.patients - known[0]
+    if labelled and 0 < labelled[0] < tensor.patients:
+        unknown = tensor.patients - labelled[0]
         out.remarks.append(
             f"outcome: {unknown:,} of {tensor.patients:,} patients unknown: they are left out of the outcome model only"
         )
-    if known and known[0] == 0 and study.labels is not None:
+    if labelled and labelled[0] == 0 and study.labels is not None:
         out.remarks.append(
             f"outcome {study.labels.outcome}: known of none of {tensor.patients:,} patients: the report will have no outcome "
             "model; ask for another outcome, or see which columns this source lacks"

@@ -32,23 +32,23 @@ class Units:
         if not self.small:
             return []
         all_of = len(self.small) == len(self.names)
-        many = (
+        subject = (
             f"every one of the {len(self.names)} units has"
             if all_of
             else f"{len(self.small)} of {len(self.names)} units have"
         )
-        out = [f"{many} fewer than {least} patients: {_listed(self.small)}"]
+        out = [f"{subject} fewer than {least} patients: {_listed(self.small)}"]
         out += [f"{name!r} will be made of {_listed(of)}" for name, of in self.made.joined.items()]
         if self.made.skipped:
             out.append(f"left out: {_listed(self.made.skipped)}")
-        few = len(self.made.sites)
+        count = len(self.made.sites)
         if any(s.patients < least for s in self.made.sites):
             out.append(
                 f"all units together have fewer than {least} patients: one site is left, nothing of it can be shown"
             )
-        elif few < 3:
+        elif count < 3:
             out.append(
-                f"{few} site{'s are' if few > 1 else ' is'} left: a masked sum needs 3; lower [sites] min_patients, divide by "
+                f"{count} site{'s are' if count > 1 else ' is'} left: a masked sum needs 3; lower [sites] min_patients, divide by "
                 "another column, or [method] aggregation = 'plain'"
             )
         return out
@@ -62,30 +62,30 @@ def tensors_by_unit(
     A unit where nothing occurs together has no tensor; its events are among those without a partner.
     """
     rule = study.rule()
-    whole = replace(vocabulary, fixed=tuple(True for _ in vocabulary.fixed))  # aligned from the start
-    out, entered, used = [], 0, 0
+    aligned = replace(vocabulary, fixed=tuple(True for _ in vocabulary.fixed))  # aligned from the start
+    out, rows_in, rows_out = [], 0, 0
     for name in vocabulary.sites:
         try:
-            tensor, step = count_together(con, rule, whole, site=name)
+            tensor, step = count_together(con, rule, aligned, site=name)
         except NothingTogether as e:
-            entered += e.entering
+            rows_in += e.entering
             continue
-        entered, used = entered + step.rows_in, used + step.rows_out
+        rows_in, rows_out = rows_in + step.rows_in, rows_out + step.rows_out
         out.append((name, tensor))
     rows = vocabulary.step.rows_out
-    gone = {lonely(rule): entered - used, "names no site": rows - entered}
-    return out, Stage("count together", rows, used, {why: n for why, n in gone.items() if n})
+    reasons = {lonely(rule): rows_in - rows_out, "names no site": rows - rows_in}
+    return out, Stage("count together", rows, rows_out, {why: n for why, n in reasons.items() if n})
 
 
 def units_of(con: Connection, study: Study, vocabulary: Vocabulary, least: int) -> Units:
     """Divide, apply the floor and join as a simulation does; what that refuses, this refuses with the same words."""
-    asked = study.sites
+    rule = study.sites
     minimum = 1 if study.privacy is not None else study.rule().minimum_patients
     sites = floor([Site(name, t) for name, t in tensors_by_unit(con, study, vocabulary)[0]], minimum)
-    least = (asked.min_patients if asked is not None else None) or least
+    least = (rule.min_patients if rule is not None else None) or least
     small = tuple(sorted(s.name for s in sites if s.patients < least))
-    made = gather(sites, least, (asked.small if asked is not None else None) or "merge", same_people=True)
-    return Units(tuple(s.name for s in sites), small, made)
+    gathered = gather(sites, least, (rule.small if rule is not None else None) or "merge", same_people=True)
+    return Units(tuple(s.name for s in sites), small, gathered)
 
 
 def _listed(names: Sequence[str]) -> str:

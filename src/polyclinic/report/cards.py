@@ -2,45 +2,29 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Container, Sequence
 from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
+from markupsafe import Markup
+from numpy.typing import NDArray
 
 from polyclinic.analysis.simulated.presence import ABSENT
 from polyclinic.analysis.simulated.shown_codes import NAMED
-from polyclinic.report.charts.courses import ORDERED, course_chart
+from polyclinic.report.charts.svg import Series, line_chart
 from polyclinic.report.contents import RunContents
+from polyclinic.tensors.axis import Axis
 
 __all__ = ["AtSite", "CardCode", "PhenotypeCard", "cards", "suggest_name"]
 
 LISTED: Final = 15  # codes of a mode that a card lists
 LOOSE: Final = frozenset(
-    [
-        "and",
-        "or",
-        "with",
-        "without",
-        "of",
-        "the",
-        "by",
-        "in",
-        "to",
-        "for",
-        "from",
-        "on",
-        "at",
-        "as",
-        "except",
-        "that",
-        "caused",
-        "other",
-        "due",
-        "a",
-        "an",
-    ]
+    "and or with without of the by in to for from on at as except that caused other due a an".split()  # noqa: SIM905
 )
+_BIN: Final = re.compile(r"(-?\d+) to -?\d+ days")
+ORDERED: Final = ("visit", "time")  # modes whose positions follow one another
 LEAST: Final = 0.005  # codes with a smaller share are not listed
 
 
@@ -114,10 +98,10 @@ class PhenotypeCard:
     @property
     def where(self) -> Literal["shared", "site-specific", "unknown"]:
         """Found at several sites, at one, or not known: not released, or too few patients elsewhere to say."""
-        here = [s for s in self.sites if s.there]
-        if len(here) > 1:
+        present = [s for s in self.sites if s.there]
+        if len(present) > 1:
             return "shared"
-        return "site-specific" if len(here) == 1 and not any(s.few for s in self.sites) else "unknown"
+        return "site-specific" if len(present) == 1 and not any(s.few for s in self.sites) else "unknown"
 
     def why(self, minimum: int) -> str:
         """Why no name is suggested, in words."""
@@ -134,89 +118,134 @@ class PhenotypeCard:
     @property
     def place(self) -> str:
         """The same in words."""
-        here = [s.site for s in self.sites if s.there]
-        if not here:
+        present = [s.site for s in self.sites if s.there]
+        if not present:
             return ""
         if self.where == "unknown":
-            return f"{here[0]}; elsewhere too few patients to show"
-        if len(here) == 1:
-            return f"specific to {here[0]}"
+            return f"{present[0]}; elsewhere too few patients to show"
+        if len(present) == 1:
+            return f"specific to {present[0]}"
         return (
             "shared by all sites"
-            if len(here) == len(self.sites)
-            else f"shared by {len(here)} of {len(self.sites)} sites"
+            if len(present) == len(self.sites)
+            else f"shared by {len(present)} of {len(self.sites)} sites"
         )
 
 
 def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
     """One card per phenotype, heaviest first."""
-    weights = run.phenotypes.weights
-    effects = {e["phenotype"]: e for e in run.association.get("effects", ())}
-    found: list[PhenotypeCard] = []
-    taken: set[str] = set()
-    crowd = run.presence.get("contributors")
-    kept = run.kept
-    patients = run.presence.get("sites") or {}
-    everybody = run.patients
     from polyclinic.report.replication import verdicts  # it imports this module's cards
 
-    judged = verdicts(run.findings, run.patients)
-    for r in range(len(weights)):
-        too_few = not run.carried[r]
-        listed, hidden, shares = [], 0, []
-        for axis, factor, hide in zip(run.axes, run.factors, run.hidden):
-            column, total = np.abs(factor[:, r]), float(np.abs(factor[:, r]).sum()) or 1.0
-            order = [i for i in np.argsort(-column, kind="stable")[:LISTED] if column[i] / total >= LEAST]
-            shown = [] if too_few else [i for i in order if not hide[i, r]]
-            hidden += len(order) - len(shown)
-            codes = (
-                CardCode(axis.label(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in shown
-            )
-            listed.append((axis.name, tuple(codes)))
-            gone = column.sum() if too_few else column[hide[:, r]].sum()
-            shares.append(float(gone) / total)
-        hidden_by = _reason(run, r)
-        reason = hidden_by or ("failed" if judged and judged[r].failed else "")
-        name = f"Phenotype {r + 1}"
-        if not reason:  # where all its names are taken, its number tells it apart
-            alone = suggest_name(listed)
-            name = suggest_name(listed, avoid=taken) or (f"{alone} ({r + 1})" if alone else name)
-        taken.add(name)
-        carriers = run.presence["totals"][r] if run.presence else None
-        found.append(
-            PhenotypeCard(
-                r + 1,
-                name,
-                float(weights[r]),
-                tuple(listed),
-                hidden,
-                tuple(
-                    AtSite(s, run.presence["strength"][r][k], c, None if c is None or not n else c / n)
-                    for k, (s, n) in enumerate(patients.items())
-                    for c in (run.presence["carriers"][r][k],)
-                ),
-                None if carriers is None or not everybody else carriers / everybody,
-                carriers,
-                crowd[r] if crowd is not None else None,
-                effects.get(r),
-                too_few,
-                float(kept[r].min()),
-                run.axes[int(kept[r].argmin())].name,
-                not hidden_by,
-                reason,
-                judged[r].reason if reason == "failed" else "",
-                tuple(shares),
-                () if too_few else _courses(run, r, name),
+    judgements = verdicts(run.findings, run.patients)
+    names: set[str] = set()
+    out = []
+    for r in range(len(run.phenotypes.weights)):
+        failure = judgements[r].reason if judgements and judgements[r].failed else None
+        out.append(_card(run, r, failure, names))
+        names.add(out[-1].name)
+    return tuple(out)
+
+
+def _card(run: RunContents, r: int, failure: str | None, names: Container[str]) -> PhenotypeCard:
+    """Make the card of one phenotype. ``names`` are those of other phenotypes already."""
+    too_few = not run.carried[r]
+    codes, suppressed, shares = _codes(run, r, too_few)
+    hidden_by = _reason(run, r)
+    reason = hidden_by or ("failed" if failure is not None else "")
+    name = f"Phenotype {r + 1}"
+    if not reason:  # where all its names are taken, its number tells it apart
+        suggestion = suggest_name(codes)
+        name = suggest_name(codes, avoid=names) or (f"{suggestion} ({r + 1})" if suggestion else name)
+    carriers = run.presence["totals"][r] if run.presence else None
+    contributors = run.presence.get("contributors")
+    least = int(run.kept[r].argmin())
+    return PhenotypeCard(
+        r + 1,
+        name,
+        float(run.phenotypes.weights[r]),
+        codes,
+        suppressed,
+        _at_sites(run, r),
+        None if carriers is None or not run.patients else carriers / run.patients,
+        carriers,
+        contributors[r] if contributors is not None else None,
+        next((e for e in run.association.get("effects", ()) if e["phenotype"] == r), None),
+        too_few,
+        float(run.kept[r, least]),
+        run.axes[least].name,
+        not hidden_by,
+        reason,
+        failure or "" if reason == "failed" else "",
+        shares,
+        () if too_few else _courses(run, r, name),
+    )
+
+
+def _codes(
+    run: RunContents, r: int, too_few: bool
+) -> tuple[tuple[tuple[str, tuple[CardCode, ...]], ...], int, tuple[float, ...]]:
+    """Return the codes of every mode that may be shown, how many may not, and the share of weight of hidden codes."""
+    modes, suppressed, shares = [], 0, []
+    for axis, factor, hide in zip(run.axes, run.factors, run.hidden):
+        secret = np.ones(len(factor), bool) if too_few else hide[:, r]
+        column, total = np.abs(factor[:, r]), float(np.abs(factor[:, r]).sum()) or 1.0
+        order = [i for i in np.argsort(-column, kind="stable")[:LISTED] if column[i] / total >= LEAST]
+        visible = [i for i in order if not secret[i]]
+        suppressed += len(order) - len(visible)
+        codes = (
+            CardCode(axis.label(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in visible
+        )
+        modes.append((axis.name, tuple(codes)))
+        shares.append(float(column.sum() if too_few else column[secret].sum()) / total)
+    return tuple(modes), suppressed, tuple(shares)
+
+
+def _at_sites(run: RunContents, r: int) -> tuple[AtSite, ...]:
+    """Return the phenotype's strength and carriers at every site."""
+    patients = run.presence.get("sites") or {}
+    return (
+        tuple(
+            AtSite(s, strength, carriers, None if carriers is None or not n else carriers / n)
+            for (s, n), strength, carriers in zip(
+                patients.items(), run.presence["strength"][r], run.presence["carriers"][r]
             )
         )
-    return tuple(found)
+        if patients
+        else ()
+    )
 
 
 def _courses(run: RunContents, r: int, name: str) -> tuple[tuple[str, str], ...]:
     """The phenotype over every ordered mode."""
-    found = zip(run.axes, run.factors, run.hidden)
+    modes = zip(run.axes, run.factors, run.hidden)
     return tuple(
-        (a.name, course_chart(a, f[:, r], h[:, r] & (f[:, r] != 0), name)) for a, f, h in found if a.name in ORDERED
+        (a.name, course_chart(a, f[:, r], h[:, r] & (f[:, r] != 0), name)) for a, f, h in modes if a.name in ORDERED
+    )
+
+
+def course_chart(axis: Axis, column: NDArray[np.float64], hidden: NDArray[np.bool_], name: str) -> Markup:
+    """A line over the positions of an ordered mode, each its share of the phenotype; what may not be shown is left out.
+
+    >>> "<path" in course_chart(Axis("time", ("0 to 29 days", "30 to 60 days")), np.array([1.0, 3.0]), np.zeros(2, bool), "x")
+    True
+    """
+    total = float(np.abs(column).sum()) or 1.0
+    days = [_BIN.fullmatch(axis.describe(t)) for t in range(len(column))]
+    dated = all(days)  # bins of days are drawn where they begin, visits one by one
+    positions = [float(d[1]) if dated and d is not None else t + 1.0 for t, d in enumerate(days)]
+    points = [(x, float(abs(v)) / total) for x, v, gone in zip(positions, column, hidden) if not gone]
+    if len(points) < 2:
+        return Markup("")
+    ends = f"1: {axis.describe(0)}; {len(column)}: {axis.describe(len(column) - 1)}"
+    return line_chart(
+        [Series(name, points)],
+        title=f"Course of {name} over {axis.name}",
+        x=f"days since the index date ({len(column)} bins, drawn where they begin)"
+        if dated
+        else f"{axis.name} ({ends})",
+        y="share",
+        zero=True,
+        whole=True,
     )
 
 
@@ -253,14 +282,14 @@ def suggest_name(modes: Sequence[tuple[str, Sequence[CardCode]]], *, avoid: Cont
     if not lists:
         return ""
     first = lists[0]
-    near = len(first) > 1 and first[1].share >= 0.7 * first[0].share
+    similar = len(first) > 1 and first[1].share >= 0.7 * first[0].share
     tries = [
-        _joined(first[:2] if near else first[:1]),
+        _joined(first[:2] if similar else first[:1]),
         _joined(first[:2]),
         *(_joined((first[0], x[0])) for x in lists[1:]),
     ]
-    fresh = [t for t in [*tries, _joined(first[:3])] if t not in avoid]
-    return fresh[0] if fresh else ""
+    unused = [t for t in [*tries, _joined(first[:3])] if t not in avoid]
+    return unused[0] if unused else ""
 
 
 def _joined(codes: Sequence[CardCode]) -> str:

@@ -7,14 +7,13 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.analysis.simulated.shown_codes import kept_shares
 from polyclinic.errors import ConfigError, LedgerError
-from polyclinic.models.file import Learned
 from polyclinic.models.mixtures.groups import Groups
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.models.similarity import Similarity
@@ -22,6 +21,9 @@ from polyclinic.privacy.card.card import Card
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.axis import Axis
+
+if TYPE_CHECKING:
+    from polyclinic.models.file import Learned
 
 __all__ = ["Kind", "RunContents"]
 
@@ -81,23 +83,27 @@ class RunContents:
                 hint="name the folder that `polyclinic demo`, `simulate` or `coordinator` wrote; has the run ended?",
             )
         formal = run.read_json(outcome)["privacy"]["guarantee"] == "formal"
-        few = {} if formal else _arrays(run.path / "presence.npz")
+        presence_arrays = {} if formal else _arrays(run.path / "presence.npz")
         ledgers = {f.name.removesuffix(".jsonl"): f for f in sorted(run.ledgers.glob("*.jsonl"))}
         return cls(
             run.path,
             run.read_json(run.study),
             run.read_json(run.metrics),
             run.read_json(outcome),
-            run.read_model(to_show=True),
+            run.read_model(),
             {} if formal else _optional(run.path / "presence.json"),
             {} if formal else _optional(run.path / "association.json"),
-            tuple(few[f"few{n}"] for n in range(1, len(few) + 1) if f"few{n}" in few),
+            tuple(
+                presence_arrays[f"few{n}"] for n in range(1, len(presence_arrays) + 1) if f"few{n}" in presence_arrays
+            ),
             _optional(run.path / "comparison.json"),
             _optional(run.path / "audit.json"),
             _optional(run.path / "review.json"),
             {} if formal else _optional(run.path / "neighbours.json"),
             ledgers,
-            tuple(few[f"held{n}"] for n in range(1, len(few) + 1) if f"held{n}" in few),
+            tuple(
+                presence_arrays[f"held{n}"] for n in range(1, len(presence_arrays) + 1) if f"held{n}" in presence_arrays
+            ),
             {} if formal else _optional(run.path / "attrition.json"),
             findings=_optional(run.path / "findings.json"),
         )

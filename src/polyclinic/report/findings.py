@@ -42,17 +42,17 @@ def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Findi
     if not found:
         return ()
     missing = found.get("missing", {})
-    made = []
+    out = []
     for id_, title in SECTIONS.items():
-        refused = found.get("not_bought", {}).get(id_, "")
-        if refused and not (found.get(id_) or {}).get("note"):
-            made.append(FindingsSection(id_, title, (f"Not bought under this epsilon: {refused}.",)))
+        reason = found.get("not_bought", {}).get(id_, "")
+        if reason and not (found.get(id_) or {}).get("note"):
+            out.append(FindingsSection(id_, title, (f"Not bought under this epsilon: {reason}.",)))
         elif id_ in missing or not _there(found, id_):
-            made.append(FindingsSection(id_, title, missing=missing.get(id_, "")))
+            out.append(FindingsSection(id_, title, missing=missing.get(id_, "")))
         else:
             words, tables = MAKERS[id_](found, names)
-            made.append(FindingsSection(id_, title, tuple(w for w in words if w), tuple(tables)))
-    return tuple(made)
+            out.append(FindingsSection(id_, title, tuple(w for w in words if w), tuple(tables)))
+    return tuple(out)
 
 
 def _there(found: Mapping[str, Any], id_: str) -> bool:
@@ -76,7 +76,7 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
                 f"{100 * found['over_cap']:.1f} % carry more than count, and are missing from the weakest ones they carry."
             )
         ]
-        told = [
+        forecast_rows = [
             [
                 r["figure"],
                 "\N{EN DASH}" if r["error_95"] is None else f"{r['error_95']:.3g} {r['unit']}",
@@ -85,7 +85,10 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
             ]
             for r in rows_of(found["forecast"])
         ]
-        expected = ("Expected before anything was spent", Table(["figure", "error of 95 %", "bought", "why not"], told))
+        expected = (
+            "Expected before anything was spent",
+            Table(["figure", "error of 95 %", "bought", "why not"], forecast_rows),
+        )
         tables = [("Prevalence", Table(columns, rows)), expected]
     return words, tables
 
@@ -96,11 +99,11 @@ def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], 
     groups = [None, *(g for g in groups if g is not None)]
     tables = []
     for variable in dict.fromkeys(r["variable"] for r in rows):
-        mine = [r for r in rows if r["variable"] == variable]
-        cell = {(r["level"], r["phenotype"]): r for r in mine}
+        level_rows = [r for r in rows if r["variable"] == variable]
+        cell = {(r["level"], r["phenotype"]): r for r in level_rows}
         lines: list[list[object]] = []
-        for level in dict.fromkeys(r["level"] for r in mine):
-            shown = [cell.get((level, g)) for g in groups]
+        for level in dict.fromkeys(r["level"] for r in level_rows):
+            cells = [cell.get((level, g)) for g in groups]
             texts = [
                 ""
                 if c is None
@@ -109,7 +112,7 @@ def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], 
                 else f"{100 * c['share']:.0f} % ({100 * c['low']:.0f} to {100 * c['high']:.0f})"
                 if "low" in c
                 else f"{c['patients']:,} ({100 * c['share']:.0f} %)"
-                for c in shown
+                for c in cells
             ]
             lines.append([level, *texts])
         tables.append((variable, Table([variable, *(called(names, g) for g in groups)], lines)))
@@ -135,24 +138,24 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
         return _outcome_paid(found, names)
     better = [r for r in rows_of(o["baselines"]) if r["gain_high"] is not None and r["gain_high"] < 0]
     if better:
-        told = ", ".join(f"{r['model']} ({r['auc']:.3f})" for r in better)
+        better_models = ", ".join(f"{r['model']} ({r['auc']:.3f})" for r in better)
         size = any("numbers of events" in r["model"] for r in better)
         hint = (
             ' How long a record is may be all they tell: [evaluate] adjust = ["size", ...] holds it fixed.'
             if size
             else ""
         )
-        words.append(f"Better without phenotypes: {told}.{hint}")
+        words.append(f"Better without phenotypes: {better_models}.{hint}")
     words.append(
         f"{o['patients']:,} patients, {o['events']:,} with the outcome, {o['unknown']:,} left out because outcome or a covariate is unknown. "
         f"Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}; a hospital's own level never leaves it."
     )
-    seen = (
+    placing = (
         "placed by phenotypes of the other half, too"
         if o["cross_fitted"]
         else "placed by phenotypes that saw their codes, never an outcome"
     )
-    words.append(f"Every patient is judged by the regression of the other half of the patients, and {seen}.")
+    words.append(f"Every patient is judged by the regression of the other half of the patients, and {placing}.")
     rows = [
         [r["model"], r["auc"], span(r["low"], r["high"], 3), r["gain"], span(r["gain_low"], r["gain_high"], 3)]
         for r in rows_of(o["baselines"])
@@ -193,13 +196,13 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
 def _outcome_paid(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     """The outcome with a formal guarantee: few figures, whose intervals contain the noise."""
     o = found["outcome"]
-    near = (
+    area = (
         ""
         if o["auc"] is None
         else f" AUC {o['auc'][0]:.3f} ({span(o['auc'][1], o['auc'][2], 3)}), of the patients it was learned from."
     )
     words = [
-        f"{o['name'].capitalize()}: about {o['patients']:,} patients, {o['events']:,} with the outcome.{near}",
+        f"{o['name'].capitalize()}: about {o['patients']:,} patients, {o['events']:,} with the outcome.{area}",
         (
             f"Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}, and not for hospitals: their levels have no bounded row. What "
             "phenotypes add to covariates, calibration and the other half's confirmation were not bought."
@@ -223,8 +226,8 @@ def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
         mean = s["mean"]
         texts = "; ".join(f"{k} {v:.0f}" for k, v in mean.items())
         if s["phenotype"] is not None:
-            near = "\N{EN DASH}" if ratio is None else f"{ratio[0]:.2f} ({span(ratio[1], ratio[2])})"
-            rows.append([called(names, s["phenotype"]), near, p_value(s["p"]), p_value(s["log_rank_p"]), texts])
+            ratio_text = "\N{EN DASH}" if ratio is None else f"{ratio[0]:.2f} ({span(ratio[1], ratio[2])})"
+            rows.append([called(names, s["phenotype"]), ratio_text, p_value(s["p"]), p_value(s["log_rank_p"]), texts])
         else:
             tables.append(("Everybody", _curve(s)))
     first = (
@@ -239,8 +242,8 @@ def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
         words = [
             "Kaplan-Meier from paid counts; intervals contain the noise, and a curve ends where they are 30 points wide."
         ]
-        carried = [(called(names, s["phenotype"]), _curve(s)) for s in found["survival"] if s["phenotype"] is not None]
-        return words, [*tables, *carried]
+        curves = [(called(names, s["phenotype"]), _curve(s)) for s in found["survival"] if s["phenotype"] is not None]
+        return words, [*tables, *curves]
     return words, [*first, *tables]
 
 
@@ -271,7 +274,7 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
             "Half of each patient's codes were hidden, not single cells; the gain is over the average patient's placement by the same "
             f"model, a patient's mean cut to 3 nats ({number(rows[0][1])} nats)."
         )
-    made = [("Hidden codes", Table(["model", "nats an event", "95 %", "hidden events", "patients"], rows))]
+    blocks = [("Hidden codes", Table(["model", "nats an event", "95 %", "hidden events", "patients"], rows))]
     if found.get("ranks"):
         table = Table(found["ranks"]["columns"], found["ranks"]["rows"])
         words.append(suggestion(table))
@@ -288,8 +291,8 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
             for r in table
         ]
         columns = ["rank", "nats an event", "95 %", "to the best", "paired error", "come back", "suggested"]
-        made.append(("Ranks", Table(columns, lines)))
-    return words, made
+        blocks.append(("Ranks", Table(columns, lines)))
+    return words, blocks
 
 
 MAKERS: Final = {

@@ -39,12 +39,12 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
         if unnamed
         else f"{codes} lesser {'code' if codes == 1 else 'codes'} of the {len(cards)} phenotypes {'is' if codes == 1 else 'are'} not shown."
     )
-    why = (
+    reason = (
         f"A code is shown if at least {least} patients have it and carry the phenotype, and no two patients hold more than "
         "half of its weight; otherwise it would describe single patients."
     )
     if run.phenotypes.shown:
-        why += " Codes that the known noise explains are not shown, either."
+        reason += " Codes that the known noise explains are not shown, either."
     if unnamed:
         numbers = [(sum(c.too_few for c in unnamed), f"fewer than {least} patients carry it")]
         numbers.append(
@@ -58,8 +58,8 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
             (sum(c.reason == "noisy" for c in unnamed), "the known noise explains most of what its codes weigh")
         )
         counted = "; ".join(f"{n} because {text}" for n, text in numbers if n)
-        why += f" Of the {len(unnamed)} without a name: {counted}." if counted else ""
-    return Hiding(head, why, tuple(_helps(run, unnamed)) if unnamed else ())
+        reason += f" Of the {len(unnamed)} without a name: {counted}." if counted else ""
+    return Hiding(head, reason, tuple(_helps(run, unnamed)) if unnamed else ())
 
 
 def _helps(run: RunContents, unnamed: Sequence[PhenotypeCard]) -> list[str]:

@@ -86,38 +86,38 @@ def write_report(folder: RunFolder, *, out: Path | None = None, failed: Callable
 
 def render(run: RunContents, *, failed: Callable[[str], None] = log_failure) -> str:
     """The report's HTML; ``failed`` is told of sections of others that could not be made."""
-    found = cards(run) if run.kind == "phenotypes" else ()
-    spent = spending(run)
-    all_tables = tables(run, found, spent)
+    phenotypes = cards(run) if run.kind == "phenotypes" else ()
+    budget = spending(run)
+    all_tables = tables(run, phenotypes, budget)
     merit = {k: run.metrics.get(k) for k in MERIT if run.metrics.get(k) is not None}
-    shown = {name: all_tables.get(name) for name in NAMES}
-    own = [title for _, title in _tabs(run)]
-    others = plugged_sections(_environment(), run, shown, own=own, failed=failed)
+    page_tables = {name: all_tables.get(name) for name in NAMES}
+    titles = [title for _, title in _tabs(run)]
+    plugged = plugged_sections(_environment(), run, page_tables, own=titles, failed=failed)
     style, script = (HERE / "style.css").read_text("utf-8"), (HERE / "report.js").read_text("utf-8")
     page = _environment().get_template("report.html.j2")
     return str(
         page.render(
             run=run,
             card=run.card,
-            cards=by_flags(run.findings, found),
-            spent=spent,
-            tables=shown,
-            charts=pictures(run, found, spent),
-            tabs=_tabs(run, others),
-            others=others,
+            cards=by_flags(run.findings, phenotypes),
+            spent=budget,
+            tables=page_tables,
+            charts=pictures(run, phenotypes, budget),
+            tabs=_tabs(run, plugged),
+            others=plugged,
             tiles=_tiles(run),
-            paragraphs=words.summary(run, found),
-            hides=hiding(run, found),
+            paragraphs=words.summary(run, phenotypes),
+            hides=hiding(run, phenotypes),
             outcome_gaps=words.gaps(run.association, run.minimum),
-            round_words=words.rounds(run, spent),
+            round_words=words.rounds(run, budget),
             outcome_reason=words.no_outcome(run),
             weights_words=words.weights(run.outcome, run.presence),
             skewed=words.skewed(run.outcome, run.presence),
             figures_merit=merit,
             figures=_figures(run),
-            effects=_effects(run, found),
+            effects=_effects(run, phenotypes),
             card_rows=[(k, v) for k, v in run.card.rows() if not k.endswith(" saw")],
-            spent_adjacency=spent[0].adjacency if spent else "",
+            spent_adjacency=budget[0].adjacency if budget else "",
             own_model=run.outcome.get("class"),
             method_words=_method(run),
             citation=bibtex(str(run.outcome["method"])),
@@ -129,7 +129,7 @@ def render(run: RunContents, *, failed: Callable[[str], None] = log_failure) -> 
             script_hash=_hash(script),
             **_similarity(run, all_tables),
             groups=groups_of(run),
-            findings=sections(run.findings, [c.suggested for c in found]),
+            findings=sections(run.findings, [c.suggested for c in phenotypes]),
             verdicts=verdicts(run.findings, run.patients),
         )
     )
@@ -139,14 +139,14 @@ def render(run: RunContents, *, failed: Callable[[str], None] = log_failure) -> 
 def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
-    made = Environment(
+    environment = Environment(
         loader=FileSystemLoader(HERE),
         autoescape=True,
         trim_blocks=True,
         lstrip_blocks=True,
         undefined=StrictUndefined,
     )
-    made.filters |= {
+    environment.filters |= {
         "number": words.number,
         "count": words.count,
         "percent": words.percent,
@@ -158,7 +158,7 @@ def _environment() -> Environment:
         "shade": _shade,
         "at_site": _at_site,
     }
-    return made
+    return environment
 
 
 def _hash(text: str) -> str:
@@ -166,17 +166,17 @@ def _hash(text: str) -> str:
 
 
 def _tabs(run: RunContents, others: Sequence[Tab] = ()) -> list[tuple[str, str]]:
-    made = [("summary", "Summary")]
+    tabs = [("summary", "Summary")]
     if run.kind in MODEL:
-        made.append(("model", MODEL[run.kind]))
+        tabs.append(("model", MODEL[run.kind]))
     if run.kind == "phenotypes":
-        made.append(("maps", "Heat maps"))
+        tabs.append(("maps", "Heat maps"))
     if run.association or words.no_outcome(run):
-        made.append(("outcome", "Outcome"))
+        tabs.append(("outcome", "Outcome"))
     if run.findings:
-        made.append(("findings", "Findings"))
-    made += [(t.id, t.title) for t in others]
-    return [*made, ("course", "Fit and cost"), ("privacy", "Privacy"), ("method", "Method")]
+        tabs.append(("findings", "Findings"))
+    tabs += [(t.id, t.title) for t in others]
+    return [*tabs, ("course", "Fit and cost"), ("privacy", "Privacy"), ("method", "Method")]
 
 
 @dataclass(frozen=True)
@@ -190,40 +190,40 @@ class Tile:
 
 def _tiles(run: RunContents) -> list[Tile]:
     m = run.metrics
-    made = [Tile(str(len(run.sites)), "sites" if len(run.sites) != 1 else "site")]
+    tiles = [Tile(str(len(run.sites)), "sites" if len(run.sites) != 1 else "site")]
     if run.patients is not None:
-        made.append(Tile(words.number(run.patients), "patients"))
+        tiles.append(Tile(words.number(run.patients), "patients"))
     if run.kind == "phenotypes":
-        made.append(Tile(str(run.rank), "phenotypes"))
+        tiles.append(Tile(str(run.rank), "phenotypes"))
     if run.kind == "mixture":
-        made.append(Tile(str(run.rank), "patient groups"))
+        tiles.append(Tile(str(run.rank), "patient groups"))
     if m.get("rounds"):
-        made.append(Tile(words.number(m["rounds"]), "rounds of learning"))
+        tiles.append(Tile(words.number(m["rounds"]), "rounds of learning"))
     if m.get("bytes_up"):
-        made.append(Tile(words.size(m["bytes_up"]), "sent by all sites"))
+        tiles.append(Tile(words.size(m["bytes_up"]), "sent by all sites"))
     for key, what in (
         ("auc", "outcome AUC, patients held out of the regression"),
         ("fit", "fit: 1 is perfect, 0 is nothing"),
     ):
         if key in m:
-            nothing = "not paid for" if run.formal else words.number(None)
-            made.append(Tile(nothing if m[key] is None else words.number(m[key]), what, merit=True))
-    return made
+            no_value = "not paid for" if run.formal else words.number(None)
+            tiles.append(Tile(no_value if m[key] is None else words.number(m[key]), what, merit=True))
+    return tiles
 
 
 def _figures(run: RunContents) -> list[Tile]:
-    nothing = "not paid for" if run.formal else words.number(None)
-    rest = {k: k.replace("_", " ") for k in run.metrics if k not in {*MERIT, *PEOPLE, *COST, *ASIDE}}
-    found = [
+    no_value = "not paid for" if run.formal else words.number(None)
+    other_figures = {k: k.replace("_", " ") for k in run.metrics if k not in {*MERIT, *PEOPLE, *COST, *ASIDE}}
+    tiles = [
         Tile(
-            nothing if run.metrics[k] is None else words.number(run.metrics[k]),
+            no_value if run.metrics[k] is None else words.number(run.metrics[k]),
             what,
             merit=k not in COST and k not in PEOPLE,
         )
-        for k, what in (*MERIT.items(), *rest.items(), *PEOPLE.items(), *COST.items())
+        for k, what in (*MERIT.items(), *other_figures.items(), *PEOPLE.items(), *COST.items())
         if k in run.metrics and isinstance(run.metrics[k], int | float | None)
     ]
-    return found
+    return tiles
 
 
 def _effects(run: RunContents, found: Sequence[PhenotypeCard]) -> list[dict[str, object]]:
@@ -231,13 +231,13 @@ def _effects(run: RunContents, found: Sequence[PhenotypeCard]) -> list[dict[str,
     if not effects:
         return []
     edge = max(0.1, sorted(max(abs(e["low"]), abs(e["high"])) for e in effects)[int(0.9 * (len(effects) - 1))])
-    made = []
+    rows = []
     for e in sorted(effects, key=lambda e: -e["coefficient"]):
         c = found[e["phenotype"]]
         ratio = "{:.2f} ({:.2f}\N{EN DASH}{:.2f})".format(
             *(math.exp(min(e[k], 700.0)) for k in ("coefficient", "low", "high"))
         )
-        made.append(
+        rows.append(
             {
                 "number": c.number,
                 "name": c.name,
@@ -257,7 +257,7 @@ def _effects(run: RunContents, found: Sequence[PhenotypeCard]) -> list[dict[str,
                 "prevalence": c.prevalence,
             }
         )
-    return made
+    return rows
 
 
 def _p(value: float) -> str:
@@ -277,13 +277,13 @@ def _similarity(run: RunContents, made: dict[str, Table]) -> dict[str, object]:
 
 
 def _method(run: RunContents) -> str:
-    how = {
+    descriptions = {
         "plain": "The coordinator added what each site sent.",
         "masked": "Contributions were masked pairwise, so that the coordinator could read their sum only.",
         "subspace": "Neighbouring sites reached the average among themselves behind random masks; nobody coordinated.",
         "none": "One party saw every record.",
     }.get(run.card.aggregation, f"Contributions were combined by {run.card.aggregation}.")
-    return f"{run.outcome['class']} ({run.outcome['method']}), seed {run.study['study']['study'].get('seed', 0)}. {how}"
+    return f"{run.outcome['class']} ({run.outcome['method']}), seed {run.study['study']['study'].get('seed', 0)}. {descriptions}"
 
 
 def _search(card: PhenotypeCard) -> str:
@@ -301,5 +301,5 @@ def _shade(at: AtSite) -> str:
 def _at_site(at: AtSite) -> str:
     if at.few:
         return f"{at.site}: too few patients to show"
-    who = "" if at.prevalence is None else f", {words.percent(at.prevalence)} of its patients"
-    return f"{at.site}: strength {at.strength:.2f} of the strongest site{who}"
+    share = "" if at.prevalence is None else f", {words.percent(at.prevalence)} of its patients"
+    return f"{at.site}: strength {at.strength:.2f} of the strongest site{share}"

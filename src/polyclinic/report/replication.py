@@ -33,24 +33,33 @@ def verdicts(found: Mapping[str, Any], patients: int | None = None) -> tuple[Ver
     Where none of fewer than ENOUGH patients' phenotypes passes, all are undecided, not refuted.
     """
     out = []
-    few = f"undecided: {patients} patients are too few to tell" if _too_few(found, patients) else ""
+    undecided = f"undecided: {patients} patients are too few to tell" if _too_few(found, patients) else ""
     for r in rows_of(found.get("replicability")):
-        back = f"comes back in halves: {r['comes_back']} ({_likeness(r)})"
+        in_halves = f"comes back in halves: {r['comes_back']} ({_likeness(r)})"
         if r["holds_together"] is None:
-            told = f"{r['comes_back']}, not tested"
-            gone = r["comes_back"] != "yes" and not few
-            why = _elsewhere(r) if gone else "not tested"
+            verdict = f"{r['comes_back']}, not tested"
+            not_replicated = r["comes_back"] != "yes" and not undecided
+            reason = _elsewhere(r) if not_replicated else "not tested"
             flags = (int(r["comes_back"] == "yes"), 0)
-            out.append(Verdict(False, gone, f"{back}; whether it holds together was not tested", why, told, flags))
+            out.append(
+                Verdict(
+                    False,
+                    not_replicated,
+                    f"{in_halves}; whether it holds together was not tested",
+                    reason,
+                    verdict,
+                    flags,
+                )
+            )
             continue
         holds = f"holds together in unseen patients: {'yes' if r['holds_together'] else 'no'} (r = {r['rho']:.2f})"
         faults = [] if r["comes_back"] == "yes" else [_elsewhere(r)]
         faults += [] if r["holds_together"] else ["its codes do not go together in patients nobody looked at"]
-        whole = bool(r["holds_together"])
-        brief = "undecided" if few else f"{r['comes_back']}, {'yes' if whole else 'no'}"
-        flags = (int(r["comes_back"] == "yes") + whole, int(whole))
-        failed = not r["replicable"] and not few
-        words = f"{back}; {holds}{'' if r['replicable'] or not few else f' ({few})'}"
+        associated = bool(r["holds_together"])
+        brief = "undecided" if undecided else f"{r['comes_back']}, {'yes' if associated else 'no'}"
+        flags = (int(r["comes_back"] == "yes") + associated, int(associated))
+        failed = not r["replicable"] and not undecided
+        words = f"{in_halves}; {holds}{'' if r['replicable'] or not undecided else f' ({undecided})'}"
         out.append(Verdict(bool(r["replicable"]), failed, words, "; ".join(faults), brief, flags))
     return tuple(out)
 
@@ -60,25 +69,25 @@ def first_words(found: Mapping[str, Any], patients: int | None = None) -> str:
     table = found.get("replicability")
     if not table:
         return ""
-    n, of = found["replicable"], len(table["rows"])
+    n, total = found["replicable"], len(table["rows"])
     if _too_few(found, patients):
         return (
-            f"None of the {of} phenotypes can be shown to come back: {patients} patients are too few for that (about {ENOUGH} "
+            f"None of the {total} phenotypes can be shown to come back: {patients} patients are too few for that (about {ENOUGH} "
             "are needed). Read them as descriptions of these records, not as findings."
         )
-    if not n and (back := _only_back(table)) is not None:
-        came = "None of" if not back else f"{back} of"
-        verb = "comes" if back <= 1 else "come"
+    if not n and (only_halves := _only_back(table)) is not None:
+        came = "None of" if not only_halves else f"{only_halves} of"
+        verb = "comes" if only_halves <= 1 else "come"
         return (
-            f"{came} the {of} phenotypes {verb} back in another half of the patients; whether what comes back holds together was not "
+            f"{came} the {total} phenotypes {verb} back in another half of the patients; whether what comes back holds together was not "
             "tested, because it could not be read under the budget: read them as descriptions of these records, not as findings."
         )
     if not n:
         return (
-            f"None of the {of} phenotypes comes back in another half of the patients and holds together: "
+            f"None of the {total} phenotypes comes back in another half of the patients and holds together: "
             "read them as descriptions of these records, not as findings."
         )
-    return f"{n} of {of} phenotypes come back in another half of the patients and hold together in patients nobody looked at."
+    return f"{n} of {total} phenotypes come back in another half of the patients and hold together in patients nobody looked at."
 
 
 def _only_back(table: Mapping[str, Any]) -> int | None:
@@ -99,10 +108,10 @@ def _too_few(found: Mapping[str, Any], patients: int | None) -> bool:
 
 def by_flags(found: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[PhenotypeCard]:
     """Those that pass both tests, then one (holding together first), then none; inside each by weight, as they came."""
-    judged = verdicts(found)
-    if not judged:
+    judgements = verdicts(found)
+    if not judgements:
         return list(cards)
-    return sorted(cards, key=lambda c: tuple(-f for f in judged[c.number - 1].flags))
+    return sorted(cards, key=lambda c: tuple(-f for f in judgements[c.number - 1].flags))
 
 
 def replication(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:

@@ -35,9 +35,9 @@ class _Named(dict[str, Table | None]):
     """The report's tables; a name that is none of them is told which there are."""
 
     def __missing__(self, name: str) -> None:
-        near = did_you_mean(name, self)
+        hint = did_you_mean(name, self)
         raise ConfigError(
-            f"the report has no table {name!r}{'; ' if near else ''}{near}", hint=f"there are: {', '.join(self)}"
+            f"the report has no table {name!r}{'; ' if hint else ''}{hint}", hint=f"there are: {', '.join(self)}"
         )
 
 
@@ -64,17 +64,17 @@ class Section:
 
     def made(self, environment: Environment, run: RunContents, tables: Shown) -> Markup | None:
         """The section's HTML; None: no tab."""
-        found = self.values(run, _Named(tables))
-        if found is None:
+        values = self.values(run, _Named(tables))
+        if values is None:
             return None
-        given = {"run": run, "card": run.card, "tables": tables}
-        if taken := sorted(set(given) & set(found)):
+        names = {"run": run, "card": run.card, "tables": tables}
+        if conflicts := sorted(set(names) & set(values)):
             raise ConfigError(
-                f"values named {', '.join(taken)}", hint="the template has these already: call yours otherwise"
+                f"values named {', '.join(conflicts)}", hint="the template has these already: call yours otherwise"
             )
         text = self.template.read_text(encoding="utf-8") if isinstance(self.template, Path) else self.template
         code = environment.compile(text, filename=self.file)  # with its name: a fault in it is told with file and line
-        return Markup(Template.from_code(environment, code, environment.make_globals(None)).render(**given, **found))
+        return Markup(Template.from_code(environment, code, environment.make_globals(None)).render(**names, **values))
 
     @property
     def file(self) -> str:
@@ -122,7 +122,7 @@ def plugged_sections(
     failed
         Is told of every section that could not be made: which, of which package, why, and where.
     """
-    made: list[Tab] = []
+    tabs: list[Tab] = []
     for name, entry in sorted(plugged("polyclinic.sections").items()):
         title, section = name, None
         try:
@@ -130,13 +130,13 @@ def plugged_sections(
             title = section.title
             html = section.made(environment, run, tables)
         except Exception as e:  # another's section may not take the report with it
-            where = section.at(e) if section is not None else ""
-            why = f"({entry.value}) could not be made: {type(e).__name__}: {e}{f' ({where})' if where else ''}; package {entry.package}"
-            failed(f"section {name!r} {why}")
-            html = Markup("<h2>{}</h2><p>This section {}</p>").format(title, why)
+            place = section.at(e) if section is not None else ""
+            fault = f"({entry.value}) could not be made: {type(e).__name__}: {e}{f' ({place})' if place else ''}; package {entry.package}"
+            failed(f"section {name!r} {fault}")
+            html = Markup("<h2>{}</h2><p>This section {}</p>").format(title, fault)
         if html is not None:
-            made.append(Tab("more-" + re.sub(r"[^a-z0-9]+", "-", name.lower()), title, html, name, entry.package))
-    return _told_apart(made, own)
+            tabs.append(Tab("more-" + re.sub(r"[^a-z0-9]+", "-", name.lower()), title, html, name, entry.package))
+    return _told_apart(tabs, own)
 
 
 def _section(entry: Plugin) -> Section:

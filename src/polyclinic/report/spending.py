@@ -59,7 +59,7 @@ class SiteSpending:
 def spending(run: RunContents) -> tuple[SiteSpending, ...]:
     """Every simulated site's spending on this study; empty where the ledgers stay at real hospitals."""
     delta = run.card.delta
-    known: dict[tuple[tuple[int, Event], ...], tuple[AfterRound, ...]] = {}
+    cache: dict[tuple[tuple[int, Event], ...], tuple[AfterRound, ...]] = {}
     out = []
     for site in run.ledgers:
         ledger, faults = run.ledger(site)
@@ -69,11 +69,11 @@ def spending(run: RunContents) -> tuple[SiteSpending, ...]:
         charges = [(e.time, e.charge) for e in ledger.entries if e.charge is not None and e.charge.study == run.name]
         unbounded = sum(isinstance(c.event, Unbounded) for _, c in charges)
         adjacency = "entry" if any(c.adjacency == "entry" for _, c in charges) else "patient"
-        paid = tuple((c.round, c.event) for _, c in charges if not isinstance(c.event, Unbounded))
+        charged = tuple((c.round, c.event) for _, c in charges if not isinstance(c.event, Unbounded))
         # entry-level bounds of the papers leave scores unpaid; patient-level ones must cover everything
-        if delta is not None and paid and (not unbounded or adjacency == "entry") and paid not in known:
-            known[paid] = _by_round(paid, delta)
-        bounded = known.get(paid, ()) if not unbounded or adjacency == "entry" else ()
+        if delta is not None and charged and (not unbounded or adjacency == "entry") and charged not in cache:
+            cache[charged] = _by_round(charged, delta)
+        bounded = cache.get(charged, ()) if not unbounded or adjacency == "entry" else ()
         out.append(SiteSpending(site, len(charges), unbounded, True, (), adjacency, tuple(charges), bounded))
     return tuple(out)
 
@@ -93,5 +93,5 @@ def _by_round(paid: Sequence[tuple[int, Event]], delta: float) -> tuple[AfterRou
 
 def _merged(events: Sequence[Event]) -> list[Event]:
     """Equal Gaussian releases as one event with a count: the accountants are then fast."""
-    same = Counter(e.multiplier for e in events if isinstance(e, Gaussian) for _ in range(e.count))
-    return [*(Gaussian(m, n) for m, n in same.items()), *(e for e in events if not isinstance(e, Gaussian))]
+    multipliers = Counter(e.multiplier for e in events if isinstance(e, Gaussian) for _ in range(e.count))
+    return [*(Gaussian(m, n) for m, n in multipliers.items()), *(e for e in events if not isinstance(e, Gaussian))]

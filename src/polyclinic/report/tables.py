@@ -1,21 +1,22 @@
-"""Every table of a report by its name: what the page shows beside its charts, and what is exported as CSV and Parquet."""
+"""Every table of a report by its name: what the page shows beside its charts, and what is exported as CSV."""
 
 from __future__ import annotations
 
 import hashlib
 import json
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
 import numpy as np
 
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.privacy.accounting.accountant import multiplier_of
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.card.card import ADJACENCY, Card
 from polyclinic.report.cards import LEAST, PhenotypeCard
 from polyclinic.report.columns import TABLES
 from polyclinic.report.contents import RunContents
-from polyclinic.report.parameters import privacy_words, spelled
 from polyclinic.report.spending import SiteSpending
 from polyclinic.util.table import Table
 
@@ -29,7 +30,7 @@ def tables(
     run: RunContents, cards: Sequence[PhenotypeCard] = (), spent: Sequence[SiteSpending] = ()
 ) -> dict[str, Table]:
     """All tables that have rows; small counts are not in any of them."""
-    made = {
+    out = {
         "figures": _figures(run),
         **(_phenotypes(run, cards) if run.kind == "phenotypes" else {}),
         **(_mixture(run) if run.kind == "mixture" else {}),
@@ -49,7 +50,7 @@ def tables(
         "small_sites": _small_sites(run),
         "versions": TABLES["versions"].of(_manifest(run)),
     }
-    return {name: t for name, t in made.items() if len(t) or name == "codes"}
+    return {name: t for name, t in out.items() if len(t) or name == "codes"}
 
 
 def _found(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
@@ -118,11 +119,11 @@ def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, T
         )
         for c in cards
     ]
-    where = [(c.number, c.name, s.site, s.strength, s.carriers, s.prevalence) for c in cards for s in c.sites]
+    site_rows = [(c.number, c.name, s.site, s.strength, s.carriers, s.prevalence) for c in cards for s in c.sites]
     return {
         "phenotypes": TABLES["phenotypes"].of(about),
         "codes": TABLES["codes"].of(codes),
-        "sites": TABLES["sites"].of(where),
+        "sites": TABLES["sites"].of(site_rows),
     }
 
 
@@ -171,22 +172,22 @@ def _small_sites(run: RunContents) -> Table:
 
 
 def _rounds(run: RunContents) -> Table:
-    known = [k for k in (*MERIT, "bytes_up", "bytes_down", "seconds") if any(k in h for h in run.history)]
+    figures = [k for k in (*MERIT, "bytes_up", "bytes_down", "seconds") if any(k in h for h in run.history)]
     learned = run.metrics.get("rounds")
     rows = [
         (
             h.get("round"),
             "after the fit" if learned and h.get("round", 0) > learned else "learning",
-            *(h.get(k) for k in known),
+            *(h.get(k) for k in figures),
         )
         for h in run.history
     ]
-    return TABLES["rounds"].of(rows, ["seconds since the start" if k == "seconds" else k for k in known])
+    return TABLES["rounds"].of(rows, ["seconds since the start" if k == "seconds" else k for k in figures])
 
 
 def _traffic(run: RunContents) -> Table:
-    by = (run.outcome.get("traffic") or {}).get("by_site") or {}
-    return TABLES["traffic"].of([(s, t["bytes_up"], t["bytes_down"]) for s, t in by.items()])
+    by_site = (run.outcome.get("traffic") or {}).get("by_site") or {}
+    return TABLES["traffic"].of([(s, t["bytes_up"], t["bytes_down"]) for s, t in by_site.items()])
 
 
 def _comparison(run: RunContents) -> dict[str, Table]:
@@ -226,8 +227,8 @@ def _ledger(spent: Sequence[SiteSpending]) -> dict[str, Table]:
 
 def feature_names(run: RunContents, d: int) -> list[str]:
     """Names of the columns of a feature matrix, where the run or the study gives them."""
-    named = None if run.model is None or isinstance(run.model, Phenotypes) else run.model.columns
-    columns = named or (run.study["study"].get("features") or {}).get("columns") or ()
+    names = None if run.model is None or isinstance(run.model, Phenotypes) else run.model.columns
+    columns = names or (run.study["study"].get("features") or {}).get("columns") or ()
     return [str(c) for c in columns] if len(columns) == d else [f"feature {k + 1}" for k in range(d)]
 
 
@@ -270,3 +271,41 @@ def _similarity(run: RunContents) -> dict[str, Table]:
 
 def _exp(value: Any) -> float:
     return math.exp(min(float(value), 700.0))
+
+
+def spelled(value: object) -> str:
+    """A parameter's value as a study file has it, without the marks of a programming language.
+
+    >>> spelled(None), spelled(True), spelled(0.05), spelled(["a", 2]), spelled({"north": 0.1, "south": 0.2})
+    ('not set', 'true', '0.05', 'a, 2', 'north: 0.1, south: 0.2')
+    """
+    match value:
+        case None:
+            return "not set"
+        case bool():
+            return str(value).lower()
+        case Mapping():
+            return ", ".join(f"{k}: {spelled(v)}" for k, v in value.items())
+        case list() | tuple():
+            return ", ".join(spelled(v) for v in value)
+        case _:
+            return str(value)
+
+
+def privacy_words(asked: Mapping[str, Any], card: Card) -> str:
+    """The privacy that was asked for, with its adjacency, its delta, and the kind of guarantee that was reached.
+
+    >>> card = Card("dpem", "heuristic", 2.0, 1e-6, "patient")
+    >>> privacy_words({"epsilon": 2.0, "delta": 1e-6, "level": "patient", "max_sites_per_patient": 2}, card)
+    'asked for: patient-level, epsilon 2 at delta 1e-06 (one patient added or removed), one patient at no more than 2 sites; guarantee reached: heuristic'
+    """
+    p = Privacy(**asked)
+    sites = f"one patient at no more than {p.max_sites_per_patient} site{'s' if p.max_sites_per_patient > 1 else ''}"
+    bounds = [f"{what} {v:g}" for what, v in (("gradients up to", p.clip), ("counts up to", p.count_cap)) if v]
+    facts = [
+        f"{p.level}-level",
+        f"epsilon {p.epsilon:.4g} at delta {p.delta:g} ({ADJACENCY[p.level]})",
+        *([sites] if p.level == "patient" else []),
+        *bounds,
+    ]
+    return f"asked for: {', '.join(facts)}; guarantee reached: {card.guarantee}"

@@ -130,14 +130,14 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     """The findings of a run, one paragraph each; only from what the report may show."""
     m = run.metrics
     rank = run.rank
-    what = f"{rank} {KINDS[run.kind]}" if rank else KINDS[run.kind]
-    who = f"{_spelled(len(run.sites))} sites" if len(run.sites) != 1 else "one site"
-    of = f" from {run.patients:,} patients" if run.patients and not run.owner else ""
+    result = f"{rank} {KINDS[run.kind]}" if rank else KINDS[run.kind]
+    parties = f"{_spelled(len(run.sites))} sites" if len(run.sites) != 1 else "one site"
+    patients = f" from {run.patients:,} patients" if run.patients and not run.owner else ""
     central = run.card.aggregation == "none"
     first = (
-        f"{who[0].upper()}{who[1:]} learned {what} together{of}; no patient\N{RIGHT SINGLE QUOTATION MARK}s record left its site."
+        f"{parties[0].upper()}{parties[1:]} learned {result} together{patients}; no patient\N{RIGHT SINGLE QUOTATION MARK}s record left its site."
         if not central
-        else f"{what[0].upper()}{what[1:]} were learned{of} with every record in one place."
+        else f"{result[0].upper()}{result[1:]} were learned{patients} with every record in one place."
     )
     if m.get("bytes_up"):
         first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in all, for {m['rounds']} rounds of learning."
@@ -154,8 +154,8 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
         out += _where(cards)
     out += _outcome(run.association, cards, verdicts(run.findings, run.patients))
     if run.kind == "phenotypes" and not run.findings.get("replicability"):
-        why = run.study.get("replication", "")
-        hint = f": {why}" if why and not central else ""
+        reason = run.study.get("replication", "")
+        hint = f": {reason}" if reason and not central else ""
         out.append(f"Whether these phenotypes come back in other patients was not tested{hint}.")
     if run.formal:
         out.append(
@@ -187,26 +187,33 @@ def _small(small: Mapping[str, Any] | None) -> list[str]:
     if not small:
         return []
     if small["skipped"]:
-        left = "fewer than 11" if small["patients_left_out"] is None else number(small["patients_left_out"])
+        patients = "fewer than 11" if small["patients_left_out"] is None else number(small["patients_left_out"])
         text = f"{len(small['skipped'])} sites with fewer than {small['minimum']} patients take no part"
-        return [f"{text} ({left} patients together)."]
+        return [f"{text} ({patients} patients together)."]
     joined = small["joined"]
-    many = sum(len(v) for v in joined.values())
+    merged = sum(len(v) for v in joined.values())
     into = "one" if len(joined) == 1 else str(len(joined))
-    which = ", ".join(joined) if len(joined) <= 4 else f"{next(iter(joined))} to {list(joined)[-1]}"
+    names = ", ".join(joined) if len(joined) <= 4 else f"{next(iter(joined))} to {list(joined)[-1]}"
     # not "with fewer": a lone remainder takes the smallest other site in, and that one may be large
-    text = f"{many} sites were joined into {into}, {which}, so that none has fewer than {small['minimum']} patients"
+    text = f"{merged} sites were joined into {into}, {names}, so that none has fewer than {small['minimum']} patients"
     return [f"{text} (see Method)."]
 
 
 def _where(cards: Sequence[PhenotypeCard]) -> list[str]:
-    own = [c for c in cards if c.where == "site-specific"]
+    specific = [c for c in cards if c.where == "site-specific"]
     shared = [c for c in cards if c.where == "shared"]
-    if not own and not shared:
+    if not specific and not shared:
         return []
-    names = ", ".join(f"{c.name} ({c.place.removeprefix('specific to ')})" for c in own[:4])
+    names = ", ".join(f"{c.name} ({c.place.removeprefix('specific to ')})" for c in specific[:4])
     text = f"{len(shared)} of {len(cards)} are found at more than one site"
-    return [text + (f"; {len(own)} at one site only: {names}{' and others' if len(own) > 4 else ''}." if own else ".")]
+    return [
+        text
+        + (
+            f"; {len(specific)} at one site only: {names}{' and others' if len(specific) > 4 else ''}."
+            if specific
+            else "."
+        )
+    ]
 
 
 def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard], judged: Sequence[Verdict]) -> list[str]:
@@ -217,20 +224,20 @@ def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard], judged: Seque
     if not a["effects"]:
         return [f"The outcome that was asked for ({name}) cannot be shown: {a['reason']}."]
     j = a["judged"]
-    asked = "the outcome" if name == "outcome" else f"the outcome ({name})"
+    subject = "the outcome" if name == "outcome" else f"the outcome ({name})"
     text = (
-        f"Knowing a patient\N{RIGHT SINGLE QUOTATION MARK}s phenotypes ranks {asked} of patients held out of the regression "
+        f"Knowing a patient\N{RIGHT SINGLE QUOTATION MARK}s phenotypes ranks {subject} of patients held out of the regression "
         f"(their records shaped the phenotypes, not their outcomes) with an AUC of {j[0]['auc']:.2f} "
     )
     text += (
         f"(95 % interval {j[0]['low']:.2f} to {j[0]['high']:.2f}); counting events alone reaches {j[1]['auc']:.2f}, "
     )
     text += f"random factors {j[2]['auc']:.2f}."
-    told = [e for e in a["effects"] if not judged or not judged[e["phenotype"]].failed]
-    sure = [e for e in told if e["adjusted"] < 0.05]
+    effects = [e for e in a["effects"] if not judged or not judged[e["phenotype"]].failed]
+    sure = [e for e in effects if e["adjusted"] < 0.05]
     if sure and cards:
         worst = max(sure, key=lambda e: e["coefficient"])
-        text += f" {len(sure)} of {len(told)} phenotypes{' that come back' if judged and all(v.replicable or v.failed for v in judged) else ''} go with the outcome (false-discovery rate 5 %)"
+        text += f" {len(sure)} of {len(effects)} phenotypes{' that come back' if judged and all(v.replicable or v.failed for v in judged) else ''} go with the outcome (false-discovery rate 5 %)"
         if worst["coefficient"] > 0:
             import math
 
@@ -264,8 +271,8 @@ def rounds(run: RunContents, spent: Sequence[SiteSpending] = ()) -> str:
 def no_outcome(run: RunContents) -> str:
     """Why an outcome that the study asks for is not in the report; empty where it is, or where none was asked for."""
     study = run.study["study"]
-    asked = study.get("labels") or (study.get("people") or {}).get("outcome")
-    if not asked or run.effects or run.findings.get("outcome"):
+    outcome = study.get("labels") or (study.get("people") or {}).get("outcome")
+    if not outcome or run.effects or run.findings.get("outcome"):
         return ""
     if run.association:
         return str(run.association["reason"])
@@ -290,29 +297,31 @@ def gaps(a: Mapping[str, Any], minimum: int = 11) -> str:
     unknown, sites = a.get("unknown", 0), list(a.get("sites_without") or ())
     if unknown == 0:
         return ""
-    many = f"Fewer than {minimum}" if unknown is None else number(unknown)
-    text = f"{many} of {number(a['patients'])} patients have no known outcome: they are left out of the outcome model only."
+    count = f"Fewer than {minimum}" if unknown is None else number(unknown)
+    text = f"{count} of {number(a['patients'])} patients have no known outcome: they are left out of the outcome model only."
     if sites:
-        named = ", ".join(sites[:5]) + (f" and {len(sites) - 5} more" if len(sites) > 5 else "")
-        text += f" Nobody\N{RIGHT SINGLE QUOTATION MARK}s is known at {named}."
+        site_names = ", ".join(sites[:5]) + (f" and {len(sites) - 5} more" if len(sites) > 5 else "")
+        text += f" Nobody\N{RIGHT SINGLE QUOTATION MARK}s is known at {site_names}."
     return text
 
 
 def weights(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
     """How patients were weighed, where it was said."""
     top = presence.get("top1")
-    held = "" if top is None else f" The heaviest 1 % of patients hold {percent(top)} of the squared cells"
-    how, n0 = outcome.get("parameters", {}).get("weighting"), outcome.get("saturation")
-    if how is None:
+    concentration = "" if top is None else f" The heaviest 1 % of patients hold {percent(top)} of the squared cells"
+    weighting, n0 = outcome.get("parameters", {}).get("weighting"), outcome.get("saturation")
+    if weighting is None:
         return ""
     if n0 is None:
-        said = "Every patient weighed as much as the square of the record: long records count most (weighting none)."
-        return f"{said}{held}." if held else said
+        sentence = (
+            "Every patient weighed as much as the square of the record: long records count most (weighting none)."
+        )
+        return f"{sentence}{concentration}." if concentration else sentence
     return (
         f"A patient\N{RIGHT SINGLE QUOTATION MARK}s weight grows with the record and saturates: half of it is reached at a squared "
         f"size of {number(n0)} (the geometric mean), and nobody weighs more than twice a typical patient. Fit and errors speak of "
         "the cells so weighted."
-        + (f"{held} as counted, {percent(presence['top1_fitted'])} as weighted." if held else "")
+        + (f"{concentration} as counted, {percent(presence['top1_fitted'])} as weighted." if concentration else "")
     )
 
 
@@ -335,11 +344,11 @@ def skewed(outcome: Mapping[str, object], presence: Mapping[str, Any]) -> str:
 def flow(study: Mapping[str, Any]) -> str:
     """How many of the sources' patients take part, where it was counted and may be shown."""
     steps = list(study.get("attrition") or ())
-    shown = [s for s in steps if s["patients"] is not None]
-    if len(steps) < 2 or not shown or shown[-1] is not steps[-1]:
+    visible = [s for s in steps if s["patients"] is not None]
+    if len(steps) < 2 or not visible or visible[-1] is not steps[-1]:
         return ""
-    if shown[0] is not steps[0] and shown[0]["patients"] == shown[-1]["patients"]:
+    if visible[0] is not steps[0] and visible[0]["patients"] == visible[-1]["patients"]:
         return "Almost all patients of the sources take part (who was left out: see Method)."
-    where = "in the sources" if shown[0] is steps[0] else f"left after the step {shown[0]['step']!r}"
-    many = number(shown[-1]["patients"])
-    return f"Of {number(shown[0]['patients'])} patients {where}, {many} take part (who was left out: see Method)."
+    place = "in the sources" if visible[0] is steps[0] else f"left after the step {visible[0]['step']!r}"
+    last = number(visible[-1]["patients"])
+    return f"Of {number(visible[0]['patients'])} patients {place}, {last} take part (who was left out: see Method)."

@@ -1,1 +1,1 @@
-"""A study from its file to its run folder, in one process; which method a name stands for; what follows the fit."""
+"""Run a study file in one process and write its run folder. Registry of methods."""

@@ -42,52 +42,67 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
 
     Everything in it is public and follows from the study alone, so that every site makes the same acts.
     """
-    rule, people = study.evaluate, study.people
-    variables = variables_of((), people) if people is not None else ()
-    generated = study.data is not None  # generated patients have an outcome
-    can = {
-        "carriers": True,
-        "people": bool(variables),
-        "outcome": study.labels is not None or generated,
-        "survival": people is not None and people.survival is not None,
-        "completion": True,
-    }
-    asked = None if rule is None else rule.what
-    what = tuple(a for a in ACTS if can.get(a) and (asked is None or a in asked))
-    faults = [f"evaluate.what: {a} needs {LINES[a]}" for a in (asked or ()) if a in can and not can[a]]
+    rule = study.evaluate or EvaluateRule()
+    variables = variables_of((), study.people) if study.people is not None else ()
+    what = _asked(study, rule, variables)
     names = [v.name for v in variables]
-    adjust = tuple(rule.adjust) if rule is not None and rule.adjust is not None else (*names, "site")
-    faults += [f"evaluate.adjust: {a!r} is not in [people]" for a in adjust if a not in (*names, "site", "size")]
-    if rule is not None and rule.ranks:
-        faults += [f"evaluate.ranks: {r} is no rank" for r in rule.ranks if r < 1]
-        faults += ["evaluate.ranks: with [privacy] each rank would have to be paid for"] if study.privacy else []
-        faults += [] if "completion" in what else ["evaluate.ranks needs completion in evaluate.what"]
+    adjust = (*names, "site") if rule.adjust is None else tuple(rule.adjust)
+    faults = [f"evaluate.adjust: {a!r} is not in [people]" for a in adjust if a not in (*names, "site", "size")]
+    faults = [*_impossible(study, rule, variables), *faults, *_rank_faults(study, rule, what)]
     if faults:
         raise ConfigError(f"study {study.name!r} cannot be evaluated as it says", faults=faults)
-    follow = people.survival if people is not None and people.survival is not None else None
-    told = study.labels or study.data
-    words = outcome or ("outcome" if told is None else told.words())
+    follow = None if study.people is None else study.people.survival
+    described = study.labels or study.data
     halved = halvings(study)
     missing = {a: LINES[a] for a in ACTS if a not in what and (a != "replicate" or (halved.can and not halved.number))}
     return AnalysisPlan(
         what,
         variables,
         adjust,
-        words,
+        outcome or ("outcome" if described is None else described.words()),
         30.0 if follow is None else follow.width,
         730.0 if follow is None else follow.end,
         study.study.key or study.name,
         study.seed,
         aggregation,
-        rule is None or rule.baselines,
-        rule is None or rule.support,
+        rule.baselines,
+        rule.support,
         minimum,
         missing,
-        ranks=() if rule is None else tuple(sorted(set(rule.ranks))),
+        ranks=tuple(sorted(set(rule.ranks))),
         modes=2 if study.tensor is None else len(study.tensor.modes),
         sites=max(len(study.nodes()), 3),
-        **({} if rule is None or study.privacy is None else _priced(rule)),
+        **({} if study.evaluate is None or study.privacy is None else _priced(rule)),
     )
+
+
+def _possible(study: Study, variables: Sequence[object]) -> dict[str, bool]:
+    """Which analyses the data of a study allow."""
+    return {
+        "carriers": True,
+        "people": bool(variables),
+        "outcome": study.labels is not None or study.data is not None,  # generated patients have an outcome
+        "survival": study.people is not None and study.people.survival is not None,
+        "completion": True,
+    }
+
+
+def _asked(study: Study, rule: EvaluateRule, variables: Sequence[object]) -> tuple[str, ...]:
+    possible = _possible(study, variables)
+    return tuple(a for a in ACTS if possible.get(a) and (rule.what is None or a in rule.what))
+
+
+def _impossible(study: Study, rule: EvaluateRule, variables: Sequence[object]) -> list[str]:
+    possible = _possible(study, variables)
+    return [f"evaluate.what: {a} needs {LINES[a]}" for a in rule.what or () if not possible.get(a, True)]
+
+
+def _rank_faults(study: Study, rule: EvaluateRule, what: Sequence[str]) -> list[str]:
+    if not rule.ranks:
+        return []
+    faults = [f"evaluate.ranks: {r} is no rank" for r in rule.ranks if r < 1]
+    faults += ["evaluate.ranks: with [privacy] each rank would have to be paid for"] if study.privacy else []
+    return faults + ([] if "completion" in what else ["evaluate.ranks needs completion in evaluate.what"])
 
 
 def _priced(rule: EvaluateRule) -> dict[str, Any]:
@@ -141,11 +156,8 @@ def folds_of(method: object) -> int:
 
 
 def as_begun(study: Study, method: Any, began: Mapping[str, Any]) -> Any:
-    """The method on as many halvings as an interrupted run began with, whatever this version would choose where the study is silent.
-
-    ``began``: what the run wrote down; runs from before halvings were written down had none unless the study said so.
-    """
-    number = int(began.get("halvings", folds_of(method) if "replication" in began else 0))
+    """Return the method on as many halvings as an interrupted run wrote down, whatever this version would choose."""
+    number = int(began["halvings"])
     if study.study.replicate is not None or number == folds_of(method) or not isinstance(method, Method):
         return method
     from polyclinic.studies.registry import make

@@ -28,7 +28,7 @@ class Halvings:
 def halvings(study: Study) -> Halvings:
     """The halvings of a study: everything follows from the study alone, so that every site and engine gives the same answer.
 
-    Not said: one, for a phenotype method whose totals are sums (CONCORD 18). None under ``[privacy]`` unless asked, because each
+    Not said: one, for a phenotype method whose totals are sums. None under ``[privacy]`` unless asked, because each
     half then has half of the patients under the same epsilon.
 
     >>> asked = {"study": {"name": "icu"}, "method": {"name": "trip", "aggregation": "masked"}}
@@ -80,8 +80,6 @@ def _cannot(study: Study) -> str:
         return cls.whole_only
     if study.tensor is not None and len(study.tensor.modes) < 2:
         return "with one kind of codes nobody can ask whether two kinds go together"
-    if study.study.staleness is not None:
-        return "sites go on alone ([study] staleness): halves would not keep step"
     if not kind_of(str(chosen.parameters.get("aggregation", "plain"))).adds:
         return f"aggregation {chosen.parameters['aggregation']!r} gives no sums"
     return ""

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import warnings
-from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import TYPE_CHECKING, Any, Final, cast
 
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError
-from polyclinic.plugins import did_you_mean, plugged
+from polyclinic.plugins import did_you_mean, locate, plugged
 
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
@@ -17,17 +16,17 @@ if TYPE_CHECKING:
 __all__ = ["BUILT_IN", "federated", "find", "make", "ordered", "read_study"]
 
 BUILT_IN: Final = {
-    "trip": "polyclinic.methods.trip:TRIP",
-    "dpfact": "polyclinic.methods.dpfact:DPFact",
-    "localtf": "polyclinic.methods.localtf:LocalTF",
-    "distributedsgd": "polyclinic.methods.localtf:DistributedSGD",
-    "sumals": "polyclinic.methods.sumals:SumALS",
-    "dpem": "polyclinic.methods.dpem.method:DPEM",
+    "trip": "polyclinic.methods.estimators.phenotypes:TRIP",
+    "dpfact": "polyclinic.methods.estimators.phenotypes:DPFact",
+    "localtf": "polyclinic.methods.estimators.phenotypes:LocalTF",
+    "distributedsgd": "polyclinic.methods.estimators.phenotypes:DistributedSGD",
+    "sumals": "polyclinic.methods.estimators.phenotypes:SumALS",
+    "dpem": "polyclinic.methods.estimators.phenotypes:DPEM",
     "cpals": "polyclinic.methods.central.als:CPALS",
     "cpsgd": "polyclinic.methods.central.sgd:CPSGD",
-    "localmodel": "polyclinic.methods.local_model:LocalModel",
+    "localmodel": "polyclinic.methods.estimators.phenotypes:LocalModel",
     "gaussianmixture": "polyclinic.methods.mixtures.gaussian_mixture:GaussianMixture",
-    "parafac2": "polyclinic.methods.parafac2:PARAFAC2",
+    "parafac2": "polyclinic.methods.estimators.phenotypes:PARAFAC2",
     "latentclass": "polyclinic.methods.latent_classes.latent_class:LatentClass",
     "unpsl": "polyclinic.methods.similarity.unpsl:UnPSL",
 }
@@ -47,25 +46,24 @@ def find(name: str) -> type[Any]:
     same = {n for n in others if _key(n) == key}
     if key in BUILT_IN:
         if same:
-            given = ", ".join(others[n].package for n in sorted(same))
-            warnings.warn(f"method {name!r} is polyclinic's own, not the one of {given}: rename that", stacklevel=2)
-        module, cls = BUILT_IN[key].split(":")
-        return getattr(import_module(module), cls)  # type: ignore[no-any-return]
+            packages = ", ".join(others[n].package for n in sorted(same))
+            warnings.warn(f"method {name!r} is polyclinic's own, not the one of {packages}: rename that", stacklevel=2)
+        return cast("type[Any]", locate(BUILT_IN[key]))
     if len(same) > 1:
-        told = [f"{n!r} of {others[n].package}" for n in sorted(same)]
-        raise ConfigError(f"method {name!r} is plugged in more than once", faults=told, hint="uninstall all but one")
+        faults = [f"{n!r} of {others[n].package}" for n in sorted(same)]
+        raise ConfigError(f"method {name!r} is plugged in more than once", faults=faults, hint="uninstall all but one")
     for n in same:
-        found = others[n].load()
-        if not isinstance(found, type):
+        cls = others[n].load()
+        if not isinstance(cls, type):
             raise ConfigError(
                 f"method {name!r} of {others[n].package} is no class: {others[n].value}",
                 hint="docs/tutorials/own-protocol.md",
             )
-        return found
+        return cls
     known = sorted({*BUILT_IN, *others})
     near = did_you_mean(key, known)
-    told = [f"name {name!r} is unknown; {near + ' ' if near else ''}known: {', '.join(known)}"]
-    raise ConfigError(f"unknown method {name!r}", faults=told)
+    fault = f"name {name!r} is unknown; {near + ' ' if near else ''}known: {', '.join(known)}"
+    raise ConfigError(f"unknown method {name!r}", faults=[fault])
 
 
 def _key(name: str) -> str:
@@ -123,17 +121,17 @@ def _protocol(study: Study) -> Estimator:
 
     name = study.chosen().name
     where = PROTOCOLS.get(name.lower())
-    cls = find(name) if where is None else getattr(import_module(where.split(":")[0]), where.split(":")[1])
+    cls = find(name) if where is None else cast("type[Any]", locate(where))
     if not issubclass(cls, Method):
         raise ConfigError(f"method {name!r} needs pooled data; it cannot run between hospitals")
-    made: Estimator = _made(study, cls)
-    return made
+    method: Estimator = _made(study, cls)
+    return method
 
 
 def _floored(study: Study, method: Any) -> object:
     """The method without codes of few patients over all sites (``[tensor] minimum_patients``), where that can be counted.
 
-    Not under [privacy] (the count would have to be paid for), nor where totals are no sums or sites go on alone.
+    Not under [privacy] (the count would have to be paid for), nor where totals are no sums.
     """
     from polyclinic.protocol.aggregators import by_name
     from polyclinic.protocol.minimum_patients import MinimumPatients
@@ -141,7 +139,7 @@ def _floored(study: Study, method: Any) -> object:
     rule = study.tensor
     if rule is None or method.needs != "tensor" or rule.minimum_patients <= 1:
         return method
-    if study.privacy is not None or study.study.staleness is not None or not by_name(method.params.aggregation).adds:
+    if study.privacy is not None or not by_name(method.params.aggregation).adds:
         return method
     return MinimumPatients(method, rule.minimum_patients, rule.modes)
 
@@ -156,19 +154,19 @@ def _made(study: Study, cls: type[object]) -> Any:
         from polyclinic.privacy.accounting.budget import Privacy
 
         values["privacy"] = Privacy(**study.privacy.model_dump(exclude_none=True))
-    made = _checked(cls, values)
+    method = _checked(cls, values)
     from polyclinic.protocol.estimator import Estimator
     from polyclinic.studies.analyses import whole
     from polyclinic.studies.halvings import halvings
 
     follows = study.evaluate is not None or halvings(study).number > 0
-    return whole(study, made) if follows and isinstance(made, Estimator) else made
+    return whole(study, method) if follows and isinstance(method, Estimator) else method
 
 
-def _checked(cls: type[object], values: dict[str, Any]) -> object:
+def _checked(cls: type[object], values: dict[str, object]) -> object:
     """The method; a way to add that does not exist is found here, with the other faults, before any data are read."""
     from polyclinic.protocol.aggregators import facts_of
 
-    made = cls(**values)
+    method = cls(**values)
     facts_of(str(values.get("aggregation", "plain")))
-    return made
+    return method

@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cache
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any, Final, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,18 +21,22 @@ from polyclinic.analysis.simulated.presence import memberships_of
 from polyclinic.errors import ConfigError
 from polyclinic.models.compare import Difference
 from polyclinic.models.compare import compare as differ
-from polyclinic.models.file import KINDS, Learned
+from polyclinic.models.file import kinds
 from polyclinic.models.file import load as read_model
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.protocol.estimator import Configured
 from polyclinic.records.sites.site import Site, Sites
 from polyclinic.util.atomic_files import atomic
+from polyclinic.util.file_format import FORMAT, check_format
+
+if TYPE_CHECKING:
+    from polyclinic.models.file import Learned
 
 __all__ = ["Run", "RunFolder", "compare", "load"]
 
 _version = cache(version)  # reads a file of metadata each time
-Model: TypeAlias = Configured | Learned | str | Path
+Model: TypeAlias = "Configured | Learned | str | Path"
 
 
 RULES: Final = (
@@ -84,24 +88,18 @@ class RunFolder:
 
     def model(self) -> Path:
         """The model as one file (``model.phenotypes`` ...), which ``pc.load`` reads."""
-        found = sorted(p for p in self.path.glob("model.*") if p.suffix.lstrip(".") in KINDS)
+        found = sorted(p for p in self.path.glob("model.*") if p.suffix.lstrip(".") in kinds())
         if len(found) != 1:
             hint = "is this a run folder, did the run finish, and with a release that writes models?"
             raise ConfigError(f"{self.path}: {len(found)} model files, expected one", hint=hint)
         return found[0]
 
-    def read_model(self, *, to_show: bool = False) -> Learned | None:
-        """The model as a value, from its file, or from the arrays of a folder of before there were model files.
-
-        ``to_show``: for a report, which places nobody (:func:`polyclinic.models.legacy.from_outcome`).
-        """
-        described = self.path / "outcome.json"
-        if any(p.suffix.lstrip(".") in KINDS for p in self.path.glob("model.*")) or not self.outcome.is_file():
+    def read_model(self) -> Learned | None:
+        """Read the model from its file. None if the run learned nothing that is a model."""
+        self.check_format()
+        if any(p.suffix.lstrip(".") in kinds() for p in self.path.glob("model.*")) or not self.outcome.is_file():
             return read_model(self.model())
-        from polyclinic.models.legacy import from_outcome
-
-        with np.load(self.outcome, allow_pickle=False) as z:
-            return from_outcome(self.read_json(described), {k: z[k] for k in z.files}, to_show=to_show)
+        return None
 
     @property
     def progress(self) -> Path:
@@ -141,7 +139,9 @@ class RunFolder:
         return path
 
     def write_json(self, path: Path, value: Mapping[str, object]) -> None:
-        """Write JSON atomically; NaN is refused, numpy numbers are plain."""
+        """Write JSON atomically. NaN is refused, numpy numbers are plain, ``study.json`` gets the format of the folder."""
+        if path == self.study:
+            value = {**value, "format": FORMAT}
         with atomic(path) as temporary:
             temporary.write_text(json.dumps(value, indent=1, default=_plain, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -149,7 +149,15 @@ class RunFolder:
         """Read JSON, or say that the run did not get that far."""
         if not path.is_file():
             raise ConfigError(f"{path}: not there", hint="is this a run folder, and did the run finish?")
+        self.check_format()
         return json.loads(path.read_text(encoding="utf-8"))
+
+    def check_format(self) -> None:
+        """Refuse a folder of another format. A folder without ``study.json`` holds a model file, which has its own."""
+        if self.study.is_file():
+            models = [p for p in sorted(self.path.glob("model.*")) if p.suffix.lstrip(".") in kinds()]
+            todo = "run the study again" + (f" (its model can still be read: {models[0]})" if models else "")
+            check_format(json.loads(self.study.read_text(encoding="utf-8")), f"run folder {self.path}", todo)
 
     def append_progress(self, event: Mapping[str, object]) -> None:
         """Add one progress event."""

@@ -111,56 +111,71 @@ def run_study(
             )
         method = as_begun(study, method, began)
     who = gathered(study) if sites is None else Gathered(Sites(sites, truth_of(sites)), 1)
-    found = who.sites
     if isinstance(method, Method):
         _few_left(who, str(method.params.aggregation))
-    folder.write_json(
-        folder.study,
-        {
-            "study": study.to_json(),
-            "sites": sorted(s.name for s in found),
-            **({"small": who.to_json()} if who.joined or who.skipped else {}),
-            "replication": replication_words(study),
-            "halvings": folds_of(method),
-            **(_shown_flow(who, study) if found.attrition and study.privacy is None else {}),
-            **_versions(),
-        },
-    )
+    _write_study(folder, study, method, who)
 
     def follow(event: Progress) -> None:
         folder.append_progress({"kind": event.kind, "round": event.round, "rounds": event.rounds, **event.figures})
         if progress is not None:
             progress(event)
 
-    if who.steps:
-        folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
     if isinstance(method, StudyPipeline):
         method.plan = replace(method.plan, minimum=_least(study))
         refused({n.name: policy_of(n) for n in study.nodes()}, method.plan.what)
-    if isinstance(method, Method):
-        model = _federated(study, method, found, folder, resume, threads, follow, who.joined)
-    else:
-        model = method.fit(found, progress=follow)
-        if study.evaluate is not None and isinstance(vars(model).get("result_"), Phenotypes):
-            model.findings_ = run_acts(study, model, found, minimum=_least(study))
-    held = Judging(model, found, study.seed)
-    figures = summary(model, found, seed=study.seed, held=held)
+    model = _fitted(study, method, who, folder, resume, threads, follow)
+    held = Judging(model, who.sites, study.seed)
+    figures = summary(model, who.sites, seed=study.seed, held=held)
     figures |= write_findings(model, folder)
+    exact = model.privacy_.guarantee != "formal"  # otherwise counts of patients were not paid for
     value = vars(model).get("result_")
-    if (
-        isinstance(value, Phenotypes) and model.privacy_.guarantee != "formal"
-    ):  # what `adapt` sets a new hospital beside
-        kept = {k: float(v) for k, v in figures.items() if k in ("fit", "rmse_full") and v is not None}
-        model.result_ = value.with_origin(figures=kept)
-    write_outcome(model, found, folder)
-    if model.privacy_.guarantee != "formal":  # counts of patients were not paid for there
-        counted = write_counts(model, found, folder, study, held)
+    if isinstance(value, Phenotypes) and exact:  # `adapt` compares a new hospital with these
+        quality = {k: float(v) for k, v in figures.items() if k in ("fit", "rmse_full") and v is not None}
+        model.result_ = value.with_origin(figures=quality)
+    write_outcome(model, who.sites, folder)
+    if exact:
+        counted = write_counts(model, who.sites, folder, study, held)
         if counted is not None and counted.kept:
             figures["phenotypes_named"] = counted.named
         figures |= dict.fromkeys((k for k in figures if k.startswith("auc") and _untold(folder)), None)
         figures["patients_left_out"] = _left_out(who, _least(study))
     folder.write_json(folder.metrics, figures)
     return figures
+
+
+def _write_study(folder: RunFolder, study: Study, method: object, who: Gathered) -> None:
+    """Write the study as it runs, before anything is computed."""
+    about = {
+        "study": study.to_json(),
+        "sites": sorted(s.name for s in who.sites),
+        "replication": replication_words(study),
+        "halvings": folds_of(method),
+        "versions": RunFolder.manifest(),
+    }
+    if who.joined or who.skipped:
+        about["small"] = who.to_json()
+    if who.sites.attrition and study.privacy is None:
+        about |= _shown_flow(who, study)
+    folder.write_json(folder.study, about)
+    if who.steps:
+        folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
+
+
+def _fitted(
+    study: Study,
+    method: Any,
+    who: Gathered,
+    folder: RunFolder,
+    resume: bool,
+    threads: int,
+    follow: Callable[[Progress], None],
+) -> Any:
+    if isinstance(method, Method):
+        return _federated(study, method, who.sites, folder, resume, threads, follow, who.joined)
+    model: Any = method.fit(who.sites, progress=follow)
+    if study.evaluate is not None and isinstance(vars(model).get("result_"), Phenotypes):
+        model.findings_ = run_acts(study, model, who.sites, minimum=_least(study))
+    return model
 
 
 def _few_left(who: Gathered, aggregation: str) -> None:
@@ -388,7 +403,3 @@ def _outcome_of(study: Study) -> str:
     given = study.inline()
     columns = {n.source.label for n in ((given,) if given is not None else study.nodes())}
     return next((c.replace("_", " ") for c in columns if c), "outcome") if study.labels else "mortality"
-
-
-def _versions() -> dict[str, object]:
-    return {"versions": RunFolder.manifest()}

@@ -132,10 +132,10 @@ def sweep(
     before
         What the sweep before left.
     """
-    known = before is not None and work.ahead
-    grams = [np.empty(0), *(before.grams if known and before else [work.gram(f) for f in factors[1:]])]
+    reusable = before is not None and work.ahead
+    grams = [np.empty(0), *(before.grams if reusable and before else [work.gram(f) for f in factors[1:]])]
     scale, sse = np.ones(len(grams[1])), 0.0
-    m = before.ahead if known and before else work.mttkrp(factors, 0)
+    m = before.ahead if reusable and before else work.mttkrp(factors, 0)
     for n in range(len(factors)):
         g = np.prod([x for k, x in enumerate(grams) if k != n], axis=0)
         if n:

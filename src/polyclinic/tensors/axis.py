@@ -28,7 +28,7 @@ class Axis:
         A human-readable description per index, or None.
     vocabulary
         Where the list of codes came from: a ``public`` dictionary, ``paid`` for by noisy counts, or chosen from
-        the ``data`` (which is itself a leak and downgrades a formal privacy card; PRIVACY 3.1).
+        the ``data`` (which is itself a leak and downgrades a formal privacy card).
 
     Examples
     --------

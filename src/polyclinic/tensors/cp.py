@@ -130,8 +130,8 @@ def canonical(
     """
     order = np.argsort(-np.abs(weights), kind="stable")
     out = [np.array(a[:, order], np.float64) for a in factors]
-    kept = np.array(weights, np.float64)[order]
-    turned = np.sign(kept)
+    ordered_weights = np.array(weights, np.float64)[order]
+    turned = np.sign(ordered_weights)
     for a in out[1:]:
         if not len(a):
             continue
@@ -140,7 +140,7 @@ def canonical(
         a *= sign
         turned = turned * sign
     out[0] *= np.where(turned < 0, -1.0, 1.0)
-    return out, np.abs(kept), order
+    return out, np.abs(ordered_weights), order
 
 
 def shrink_columns(matrix: Matrix, threshold: float) -> Matrix:
@@ -211,11 +211,11 @@ def solve_memberships(
     if nonnegative:
         a = np.maximum(a, 0.0)
     a[:, d <= 0] = 0.0
-    done, step = 0, 5
-    while done < sweeps:
-        new = hals(a, g, m, sweeps=min(step, sweeps - done), nonnegative=nonnegative, l21=l21, ridge=ridge)
+    finished, step = 0, 5
+    while finished < sweeps:
+        new = hals(a, g, m, sweeps=min(step, sweeps - finished), nonnegative=nonnegative, l21=l21, ridge=ridge)
         change, size = float(np.abs(new - a).max(initial=0.0)), float(np.abs(new).max(initial=0.0))
-        a, done = new, done + step
+        a, finished = new, finished + step
         if change <= tol * size:
             break
     return a

@@ -78,12 +78,12 @@ def use_device(device: Device) -> None:
 @contextmanager
 def using(device: Device | None) -> Iterator[None]:
     """Work on ``device`` inside the block; None changes nothing."""
-    before = _device
-    use_device(before if device is None else device)
+    previous = _device
+    use_device(previous if device is None else device)
     try:
         yield
     finally:
-        use_device(before)
+        use_device(previous)
 
 
 def missing() -> str | None:
@@ -93,11 +93,11 @@ def missing() -> str | None:
     except ImportError as e:
         return f"CuPy is not installed ({e})"
     try:
-        found = cupy.cuda.runtime.getDeviceProperties(0)
+        properties = cupy.cuda.runtime.getDeviceProperties(0)
     except cupy.cuda.runtime.CUDARuntimeError as e:
         return str(e)
-    if (found["major"], found["minor"]) < (8, 0):
-        return f"{found['name'].decode()} has compute capability {found['major']}.{found['minor']}, 8.0 is the least"
+    if (properties["major"], properties["minor"]) < (8, 0):
+        return f"{properties['name'].decode()} has compute capability {properties['major']}.{properties['minor']}, 8.0 is the least"
     return None
 
 
@@ -107,15 +107,15 @@ def on_card(tensor: SparseTensor, rank: int) -> bool:
         return False
     if _device == "cuda":
         return True
-    why = f"{tensor.nnz:,} nonzeros are fewer than {WORTH:,}" if tensor.nnz < WORTH else missing()
-    if why is None:
+    reason = f"{tensor.nnz:,} nonzeros are fewer than {WORTH:,}" if tensor.nnz < WORTH else missing()
+    if reason is None:
         import cupy
 
         need = 1.3 * (BYTES * tensor.nnz + 8 * 64 * -(-rank // 64) * 3 * sum(tensor.shape))
         free = cupy.cuda.runtime.memGetInfo()[0]
-        why = f"{need / 1e9:.1f} GB are needed there, {free / 1e9:.1f} are free" if need > free else None
-    _log.info("device: %s", f"the processor, because {why}" if why else "the card")
-    return why is None
+        reason = f"{need / 1e9:.1f} GB are needed there, {free / 1e9:.1f} are free" if need > free else None
+    _log.info("device: %s", f"the processor, because {reason}" if reason else "the card")
+    return reason is None
 
 
 def records_on_card(X: Matrix) -> bool:
@@ -139,8 +139,8 @@ def card_of(tensor: SparseTensor) -> DeviceTensor:
     """The tensor on the card; the last few stay there."""
     from polyclinic.tensors.kernels.cuda import DeviceTensor
 
-    there: DeviceTensor = _kept(tensor, lambda: DeviceTensor(tensor))
-    return there
+    device_tensor: DeviceTensor = _kept(tensor, lambda: DeviceTensor(tensor))
+    return device_tensor
 
 
 def _kept(here: object, bring: Callable[[], Any]) -> Any:
@@ -161,8 +161,8 @@ def mttkrp(tensor: SparseTensor, factors: Sequence[Matrix], mode: int, *, thread
     from polyclinic.tensors.kernels.cuda import GraphicsCard
 
     work = GraphicsCard(card_of(tensor), rank)
-    there: list[Any] = [None if n == mode else work.put(f) for n, f in enumerate(factors)]
-    return work.get(work.mttkrp(there, mode))
+    device_factors: list[Any] = [None if n == mode else work.put(f) for n, f in enumerate(factors)]
+    return work.get(work.mttkrp(device_factors, mode))
 
 
 def unit_statistics(

@@ -33,11 +33,11 @@ def check_shape(shape: Sequence[int], faults: list[str]) -> tuple[int, ...]:
     """The sizes of the modes; what is wrong with them is added to ``faults``."""
     try:
         dims = tuple(int(d) for d in shape)
-        whole = all(float(d) == int(d) for d in shape)
+        integral = all(float(d) == int(d) for d in shape)
     except (TypeError, ValueError, OverflowError):
         faults.append(f"shape {shape!r} is not a list of whole numbers")
         return ()
-    if not whole:
+    if not integral:
         faults.append(f"shape {tuple(shape)!r} holds a fraction")
     if not 2 <= len(dims) <= 8:
         faults.append(f"shape {dims} has {len(dims)} modes, allowed are 2 to 8")
@@ -57,22 +57,24 @@ def check_axes(
     axes: Sequence[Axis | Sequence[str] | str | None] | None, dims: tuple[int, ...], faults: list[str]
 ) -> tuple[Axis, ...]:
     """An axis for every mode."""
-    given = list(axes) if axes is not None else [None] * len(dims)
-    if len(given) == len(dims) - 1:
-        given.insert(0, None)
-    if len(given) != len(dims):
-        faults.append(f"axes: {len(given)} axes for {len(dims)} modes")
+    axis_list = list(axes) if axes is not None else [None] * len(dims)
+    if len(axis_list) == len(dims) - 1:
+        axis_list.insert(0, None)
+    if len(axis_list) != len(dims):
+        faults.append(f"axes: {len(axis_list)} axes for {len(dims)} modes")
         return ()
-    out = tuple(Axis.of(a, n) for n, a in enumerate(given))
+    out = tuple(Axis.of(a, n) for n, a in enumerate(axis_list))
     for n, (a, d) in enumerate(zip(out, dims)):
         for what, texts in (("labels", a.labels), ("names", a.names)):
             if texts is not None and len(texts) != d:
-                more = "more" if len(texts) > d else "fewer"
-                faults.append(f"axes: mode {n} ({a.name}) has {len(texts)} {what}, {more} than its {d} codes")
+                comparison = "more" if len(texts) > d else "fewer"
+                faults.append(f"axes: mode {n} ({a.name}) has {len(texts)} {what}, {comparison} than its {d} codes")
         if a.labels is not None and len(set(a.labels)) != len(a.labels):
-            seen: set[str] = set()
-            twice = next(x for x in a.labels if x in seen or seen.add(x))  # type: ignore[func-returns-value]
-            faults.append(f"axes: mode {n} ({a.name}) has the label {'of a patient' if n == 0 else repr(twice)} twice")
+            labels_so_far: set[str] = set()
+            duplicate = next(x for x in a.labels if x in labels_so_far or labels_so_far.add(x))  # type: ignore[func-returns-value]
+            faults.append(
+                f"axes: mode {n} ({a.name}) has the label {'of a patient' if n == 0 else repr(duplicate)} twice"
+            )
     return out
 
 
@@ -94,20 +96,20 @@ def check_coords(coords: object, dims: tuple[int, ...], faults: list[str]) -> ND
         except (TypeError, ValueError):
             faults.append(f"coords: type {xs.dtype} is not integer")
             return None
-        bad = np.flatnonzero(~(as_float == np.floor(as_float)).all(1) | ~np.isfinite(as_float).all(1))
-        if bad.size:
-            faults += [f"coords: row {i} is {as_float[i].tolist()}, not whole numbers" for i in bad[:SHOWN]]
-            faults += [f"coords: ... and {bad.size - SHOWN} more such rows"] if bad.size > SHOWN else []
+        invalid = np.flatnonzero(~(as_float == np.floor(as_float)).all(1) | ~np.isfinite(as_float).all(1))
+        if invalid.size:
+            faults += [f"coords: row {i} is {as_float[i].tolist()}, not whole numbers" for i in invalid[:SHOWN]]
+            faults += [f"coords: ... and {invalid.size - SHOWN} more such rows"] if invalid.size > SHOWN else []
             return None
     for n, d in enumerate(dims):
         column = xs[:, n]
-        bad = np.flatnonzero((column < 0) | (column >= max(d, 0)))
+        invalid = np.flatnonzero((column < 0) | (column >= max(d, 0)))
         faults += [
             f"coords: row {i}, mode {n}: index {column[i]} is {'negative' if column[i] < 0 else f'not below {d}'}"
-            for i in bad[:SHOWN]
+            for i in invalid[:SHOWN]
         ]
-        if bad.size > SHOWN:
-            faults.append(f"coords: mode {n}: ... and {bad.size - SHOWN} more rows out of range")
+        if invalid.size > SHOWN:
+            faults.append(f"coords: mode {n}: ... and {invalid.size - SHOWN} more rows out of range")
     return None if faults else xs.astype(np.int64, copy=False)
 
 
@@ -123,10 +125,10 @@ def check_values(values: ArrayLike, expected: int | None, faults: list[str]) -> 
             f"values: array of shape {vs.shape}" + (f", expected ({expected},)" if expected is not None else "")
         )
         return None
-    bad = np.flatnonzero(~np.isfinite(vs))
-    faults += [f"values: row {i} is {vs[i]}" for i in bad[:SHOWN]]
-    if bad.size > SHOWN:
-        faults.append(f"values: ... and {bad.size - SHOWN} more that are not finite")
+    invalid = np.flatnonzero(~np.isfinite(vs))
+    faults += [f"values: row {i} is {vs[i]}" for i in invalid[:SHOWN]]
+    if invalid.size > SHOWN:
+        faults.append(f"values: ... and {invalid.size - SHOWN} more that are not finite")
     return vs
 
 
@@ -155,9 +157,9 @@ def compress(
         with np.errstate(over="ignore"):
             vs = np.add.reduceat(vs, starts)
         if not np.isfinite(vs).all():
-            at = xs[starts[np.flatnonzero(~np.isfinite(vs))[0]]].tolist()
+            cell = xs[starts[np.flatnonzero(~np.isfinite(vs))[0]]].tolist()
             raise DataError(
-                "this is not a sparse tensor of patients x codes", faults=[f"values at {at} overflow when added"]
+                "this is not a sparse tensor of patients x codes", faults=[f"values at {cell} overflow when added"]
             )
         xs = xs[starts]
     keep = vs != 0

@@ -49,8 +49,8 @@ def constant_fit(events: float, cells: float, loss: Likelihood) -> float:
     rate = min(events / cells, 1.0)
     if loss == "poisson":
         return float(events * np.log(events / cells) - events)
-    rest = (cells - events) * np.log1p(-rate) if rate < 1 else 0.0
-    return float(events * np.log(rate) + rest)
+    zeros_part = (cells - events) * np.log1p(-rate) if rate < 1 else 0.0
+    return float(events * np.log(rate) + zeros_part)
 
 
 def ceiling(tensor: SparseTensor, loss: Likelihood) -> float:

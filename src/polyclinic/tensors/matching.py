@@ -72,8 +72,8 @@ def match(a: Sequence[Matrix], b: Sequence[Matrix], likeness: Matrix | None = No
     from scipy.optimize import linear_sum_assignment  # half a second to import: only when needed
 
     table = cosines(a, b) if likeness is None else likeness
-    left, right = linear_sum_assignment(-table)
-    return Match(left.astype(np.int64), right.astype(np.int64), table[left, right])
+    rows, right = linear_sum_assignment(-table)
+    return Match(rows.astype(np.int64), right.astype(np.int64), table[rows, right])
 
 
 def factor_match_score(

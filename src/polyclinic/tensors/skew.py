@@ -54,10 +54,10 @@ class Skew:
 
     def words(self) -> str:
         """One line for a person."""
-        again = "" if self.repeats is None else f"; about {self.repeats:.0%} of events repeat in their place"
+        repeat_note = "" if self.repeats is None else f"; about {self.repeats:.0%} of events repeat in their place"
         return (
             f"{self.cells:,} cells, largest {self.largest:g}; the heaviest 1 % of patients hold {self.top1:.0%} of the "
-            f"squared cells, the heaviest five {self.top5:.0%}; {self.few:,} patients have fewer than {FEW} cells{again}"
+            f"squared cells, the heaviest five {self.top5:.0%}; {self.few:,} patients have fewer than {FEW} cells{repeat_note}"
         )
 
     def advice(self) -> str | None:
@@ -91,7 +91,12 @@ def skew(tensor: SparseTensor, repeats: float | None = None) -> Skew:
     )
     heavy = np.sort(squares)[::-1] / squares.sum()
     first = ceil(tensor.patients / 100)
-    few = int((np.diff(tensor.indptr) < FEW).sum())
+    short_records = int((np.diff(tensor.indptr) < FEW).sum())
     return Skew(
-        tensor.nnz, float(tensor.values.max()), float(heavy[:first].sum()), float(heavy[:5].sum()), few, repeats
+        tensor.nnz,
+        float(tensor.values.max()),
+        float(heavy[:first].sum()),
+        float(heavy[:5].sum()),
+        short_records,
+        repeats,
     )

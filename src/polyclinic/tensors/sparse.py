@@ -99,16 +99,16 @@ class SparseTensor:
     ) -> None:
         for a in (rows, indptr, *codes, values):
             a.flags.writeable = False
-        kept: Array | None = rows
+        stored: Array | None = rows
         if len(rows) == shape[0]:  # they rise strictly within the shape
-            kept = None
+            stored = None
         elif shape[0] < 64 * len(rows):
-            here = np.zeros(shape[0], bool)
-            here[rows] = True
-            kept = np.packbits(here)
+            present = np.zeros(shape[0], bool)
+            present[rows] = True
+            stored = np.packbits(present)
         for name, value in zip(
             ("_rows", "indptr", "codes", "values", "shape", "axes", "_norm2", "_twin"),
-            (kept, indptr, codes, values, shape, axes, None, None),
+            (stored, indptr, codes, values, shape, axes, None, None),
         ):
             object.__setattr__(self, name, value)
 
@@ -174,13 +174,13 @@ class SparseTensor:
         """Patients that have entries, in order."""
         if self._rows is not None and self._rows.dtype == np.int64:
             return self._rows
-        made = (
+        numbers = (
             np.arange(self.patients)
             if self._rows is None
             else np.flatnonzero(np.unpackbits(self._rows, count=self.patients))
         )
-        made.flags.writeable = False
-        return made
+        numbers.flags.writeable = False
+        return numbers
 
     @property
     def nnz(self) -> int:
@@ -284,17 +284,17 @@ class SparseTensor:
         >>> t.take([2, 1]).coords.tolist()
         [[0, 0]]
         """
-        wanted = np.asarray(patients)
-        if wanted.dtype == bool:
-            wanted = np.flatnonzero(wanted)
-        wanted = wanted.astype(np.int64)
-        if wanted.size and (wanted.min() < 0 or wanted.max() >= self.patients):
-            raise DataError(f"patients {wanted.min()}..{wanted.max()} asked for, there are {self.patients}")
-        at = np.searchsorted(self.rows, wanted)
-        present = np.zeros(len(wanted), bool)
-        inside = at < len(self.rows)
-        present[inside] = self.rows[at[inside]] == wanted[inside]
-        src = at[present]
+        positions = np.asarray(patients)
+        if positions.dtype == bool:
+            positions = np.flatnonzero(positions)
+        positions = positions.astype(np.int64)
+        if positions.size and (positions.min() < 0 or positions.max() >= self.patients):
+            raise DataError(f"patients {positions.min()}..{positions.max()} asked for, there are {self.patients}")
+        row = np.searchsorted(self.rows, positions)
+        present = np.zeros(len(positions), bool)
+        valid = row < len(self.rows)
+        present[valid] = self.rows[row[valid]] == positions[valid]
+        src = row[present]
         lengths = self.indptr[src + 1] - self.indptr[src]
         indptr = np.concatenate([[0], np.cumsum(lengths, dtype=np.int64)])
         entries = np.arange(indptr[-1]) + np.repeat(self.indptr[src] - indptr[:-1], lengths)
@@ -304,15 +304,15 @@ class SparseTensor:
             indptr,
             [c[entries] for c in self.codes],
             self.values[entries],
-            (len(wanted), *self.shape[1:]),
-            (axis.take([int(i) for i in wanted]), *self.axes[1:]),
+            (len(positions), *self.shape[1:]),
+            (axis.take([int(i) for i in positions]), *self.axes[1:]),
         )
 
     def recode(self, mode: int, index: ArrayLike, axis: Axis, size: int) -> SparseTensor:
         """The same entries with code ``c`` of ``mode`` moved to ``index[c]`` of a new axis (-1 drops it)."""
-        to = np.asarray(index, np.int64)
+        target = np.asarray(index, np.int64)
         coords, values = self.coords, self.values
-        coords[:, mode] = to[coords[:, mode]]
+        coords[:, mode] = target[coords[:, mode]]
         keep = coords[:, mode] >= 0
         shape = tuple(size if n == mode else d for n, d in enumerate(self.shape))
         axes = tuple(axis if n == mode else a for n, a in enumerate(self.axes))
@@ -328,11 +328,11 @@ class SparseTensor:
         if not tensors:
             raise DataError("nothing to stack: the list of tensors is empty")
         first = tensors[0]
-        wrong = [f"tensor {k}: {t.shape[1:]}" for k, t in enumerate(tensors) if t.shape[1:] != first.shape[1:]]
-        if wrong:
+        mismatches = [f"tensor {k}: {t.shape[1:]}" for k, t in enumerate(tensors) if t.shape[1:] != first.shape[1:]]
+        if mismatches:
             raise DataError(
                 f"feature modes differ from {first.shape[1:]}",
-                faults=wrong,
+                faults=mismatches,
                 hint="call pc.align(sites) first",
             )
         starts = np.cumsum([0, *(t.patients for t in tensors)])

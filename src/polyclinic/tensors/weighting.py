@@ -1,4 +1,4 @@
-"""How much one patient may weigh in a least-squares fit: it grows with the record, and saturates (RECORDS 1.2).
+"""How much one patient may weigh in a least-squares fit: it grows with the record, and saturates.
 
 Least squares counts a patient by the SQUARE of the record. In real records a handful of patients then hold most of the
 data, and the phenotypes are theirs. For patient i with cells v and s_i = sum of v^2::

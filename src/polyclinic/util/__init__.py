@@ -1,1 +1,1 @@
-"""Small tools without a subject of their own: whole files, JSON types, tables, threads."""
+"""Small tools without a subject of their own: atomic files, JSON types, tables, threads."""

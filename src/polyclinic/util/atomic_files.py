@@ -1,4 +1,4 @@
-"""Files that are whole or not there: written beside, put in place when done."""
+"""Write files whole or not at all, and hold lock files."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["atomic"]
+__all__ = ["atomic", "locked"]
 
 
 @contextmanager
@@ -36,4 +36,33 @@ def _to_disk(path: Path | str) -> None:
     try:
         os.fsync(handle)
     finally:
+        os.close(handle)
+
+
+@contextmanager
+def locked(path: Path) -> Iterator[None]:
+    """Hold a lock file: one holder at a time, in all processes."""
+    path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
+    handle = _lock(path)
+    try:
+        yield
+    finally:
+        os.close(handle)
+
+
+def _lock(path: Path) -> int:
+    """A handle of the lock file that is there: one that was removed while this process waited keeps nobody out."""
+    import fcntl
+
+    while True:
+        handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX)
+            if os.fstat(handle).st_ino == path.stat().st_ino:
+                return handle
+        except FileNotFoundError:
+            pass
+        except BaseException:
+            os.close(handle)
+            raise
         os.close(handle)

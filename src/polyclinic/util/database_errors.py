@@ -45,10 +45,10 @@ def said(e: Error) -> str:
     first = next((x.strip() for x in text.splitlines() if x.strip()), type(e).__name__)
     if _of_names(e):
         return first[:400]
-    kind, _, rest = first.partition(": ")
-    head = HEAD.match(FILE.sub(r"\1 its file", rest))
-    found = [m[0] for p in PHRASES if (m := re.search(p, text))]
-    words = ", ".join([*([head[0]] if head else []), *found])
+    kind, _, message = first.partition(": ")
+    head = HEAD.match(FILE.sub(r"\1 its file", message))
+    phrases = [m[0] for p in PHRASES if (m := re.search(p, text))]
+    words = ", ".join([*([head[0]] if head else []), *phrases])
     return f"{kind if kind.endswith(' Error') else type(e).__name__}{': ' if words else ''}{words} {UNSAID}"
 
 

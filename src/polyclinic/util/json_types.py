@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from typing import TypeAlias
+from collections.abc import Mapping
+from typing import Any, TypeAlias
 
-__all__ = ["Json", "JsonObject"]
+__all__ = ["Json", "JsonMap", "JsonObject"]
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 JsonObject: TypeAlias = dict[str, Json]
+JsonMap: TypeAlias = Mapping[str, Any]  # as it was read: whoever takes a value out of it checks what it is

@@ -41,8 +41,8 @@ class Table(Sequence[Mapping[str, Any]]):
     def __getitem__(self, key: slice) -> Table: ...
     def __getitem__(self, key: str | int | slice) -> object:
         if isinstance(key, str):
-            at = self._at(key)
-            return [r[at] for r in self.rows]
+            column = self._at(key)
+            return [r[column] for r in self.rows]
         if isinstance(key, slice):
             return Table(self.columns, self.rows[key])
         return dict(zip(self.columns, self.rows[key]))
@@ -52,8 +52,8 @@ class Table(Sequence[Mapping[str, Any]]):
 
     def where(self, **equal: object) -> Table:
         """Rows whose columns equal the given values."""
-        at = [(self._at(k), v) for k, v in equal.items()]
-        return Table(self.columns, [r for r in self.rows if all(r[i] == v for i, v in at)])
+        conditions = [(self._at(k), v) for k, v in equal.items()]
+        return Table(self.columns, [r for r in self.rows if all(r[i] == v for i, v in conditions)])
 
     def from_one(self, *columns: str) -> Table:
         """The table for people: numbers of the named columns that it has count from 1, not from 0 as an index does.
@@ -61,10 +61,10 @@ class Table(Sequence[Mapping[str, Any]]):
         >>> Table(["phenotype", "code"], [[0, "428.0"], [None, "401.9"]]).from_one("phenotype", "group").rows
         [(1, '428.0'), (None, '401.9')]
         """
-        at = {i for i, c in enumerate(self.columns) if c in columns}
+        positions = {i for i, c in enumerate(self.columns) if c in columns}
         return Table(
             self.columns,
-            [[v + 1 if i in at and isinstance(v, int) else v for i, v in enumerate(row)] for row in self.rows],
+            [[v + 1 if i in positions and isinstance(v, int) else v for i, v in enumerate(row)] for row in self.rows],
         )
 
     def _at(self, column: str) -> int:

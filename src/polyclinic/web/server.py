@@ -18,6 +18,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyclinic import __version__
 from polyclinic.errors import PolyclinicError
+from polyclinic.studies.run_folder import RunFolder
 from polyclinic.web.side_by_side import side_by_side
 from polyclinic.web.watch import PageWatch, find_outboxes, find_runs
 
@@ -146,6 +147,7 @@ def _reading(app: FastAPI, root: Path) -> None:
     @app.get("/report")
     def report(id: str) -> Response:
         path = _watch(root, id).path
+        RunFolder(path).check_format()
         from polyclinic.report.contents import RunContents
         from polyclinic.report.html import render
 

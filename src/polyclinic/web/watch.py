@@ -12,12 +12,13 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.errors import LedgerError
+from polyclinic.errors import ConfigError, LedgerError
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event, Unbounded
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.gate.outbox import Outbox, Pending
 from polyclinic.privacy.ledger.entries import opened
+from polyclinic.studies.run_folder import RunFolder
 
 __all__ = ["PageWatch", "find_outboxes", "find_runs"]
 
@@ -75,16 +76,27 @@ class PageWatch:
         """One line of a list of runs."""
         study, outcome = _file(self.path / "study.json"), _file(self.path / "outcome.json")
         finished = (self.path / "metrics.json").is_file()
+        refusal = self.refusal()
         waiting = [p for box in find_outboxes(self.path).values() for p in box.all() if p.state == "pending"]
         return {
             "name": ((study.get("study") or {}).get("study") or {}).get("name") or self.path.name,
             "method": ((study.get("study") or {}).get("method") or {}).get("name"),
-            "state": self._state(finished, waiting),
+            "state": "stopped" if refusal else self._state(finished, waiting),
             "changed": _changed(self.path),
             "guarantee": (outcome.get("privacy") or {}).get("guarantee"),
-            "headline": (outcome.get("privacy") or {}).get("headline"),
-            "has_report": finished and bool(outcome),
+            "headline": refusal or (outcome.get("privacy") or {}).get("headline"),
+            "has_report": finished and bool(outcome) and not refusal,
         }
+
+    def refusal(self) -> str:
+        """Return why this version does not read the folder. Empty if it does."""
+        try:
+            RunFolder(self.path).check_format()
+        except ConfigError as e:
+            return e.what
+        except ValueError:  # not JSON: shown as far as it can be read
+            pass
+        return ""
 
     def snapshot(self) -> dict[str, object]:
         """Everything the page shows of a run but its rounds."""

@@ -1,1 +1,1 @@
-"""Sums among neighbours without a coordinator: PDMM consensus and subspace perturbation."""
+"""Sums between neighbours without a coordinator: PDMM consensus and subspace perturbation."""

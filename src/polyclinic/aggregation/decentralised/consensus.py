@@ -12,8 +12,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 from numpy.typing import NDArray
 
 from polyclinic.aggregation.decentralised import graph, pdmm
-from polyclinic.aggregation.fixed_point import LIMB, FixedPoint, join
-from polyclinic.aggregation.prg import stream
+from polyclinic.aggregation.fixed_point import LIMB, FixedPoint, join, stream
 from polyclinic.aggregation.vector import unflatten
 from polyclinic.errors import MessageRefused
 from polyclinic.privacy.release import Array

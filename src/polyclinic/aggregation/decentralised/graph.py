@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from itertools import combinations
 from typing import Final
 
@@ -11,7 +11,7 @@ import numpy as np
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.release import Array
 
-__all__ = ["Edges", "adjacency", "complete", "connected", "cutting", "geometric", "given", "neighbours", "ring"]
+__all__ = ["Edges", "adjacency", "complete", "connected", "geometric", "given", "neighbours", "ring"]
 
 Edges = frozenset[tuple[str, str]]
 MOST: Final = 10**7  # hosts times edges that are looked at
@@ -89,29 +89,3 @@ def connected(a: Array) -> bool:
         if (more == seen).all():
             return bool(seen.all())
         seen = more
-
-
-def cutting(hosts: Mapping[str, Sequence[str]], edges: Iterable[tuple[str, str]]) -> list[str]:
-    """Hosts without whose nodes, all in one hand, the others' would fall apart: a sum over a few of them would show.
-
-    >>> cutting({"a": ["a0", "a1"], "b": ["b0"], "c": ["c0"]}, [("a0", "b0"), ("a1", "c0"), ("a0", "a1")])
-    ['a']
-    """
-    pairs, found = list(edges), []
-    if len(hosts) * len(pairs) > MOST:
-        raise ValueError("more edges than can be looked at")
-    for out in hosts:
-        rest = {n for host, nodes in hosts.items() if host != out for n in nodes}
-        near: dict[str, list[str]] = {n: [] for n in rest}
-        for a, b in pairs:
-            if a in rest and b in rest:
-                near[a].append(b)
-                near[b].append(a)
-        front = sorted(rest)[:1]
-        reached = set(front)
-        while front:
-            new = [n for n in near[front.pop()] if n not in reached]
-            reached.update(new)
-            front += new
-        found += [out] if reached != rest else []
-    return found

@@ -11,18 +11,20 @@ The ideal is what the output itself tells: the sum of the honest sites. It canno
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import combinations
-from math import comb, inf, log2
+from math import comb, inf, log2, sqrt
 from typing import Final, Literal
 
 import numpy as np
 
 from polyclinic.aggregation.decentralised.graph import Edges, adjacency, connected
 from polyclinic.errors import ConfigError
-from polyclinic.privacy.release import Array
+from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
+from polyclinic.privacy.release import Array, Step
 
-__all__ = ["How", "Schedule", "ksg", "leak", "linear_gaussian", "mask_sd", "views"]
+__all__ = ["How", "Masks", "Schedule", "ksg", "leak", "linear_gaussian", "mask_sd", "views"]
 
 MANY: Final = 200  # sites above which the graphs without one of them are not built
 How = Literal["federated", "ideal", "cycle", "subspace"]
@@ -259,3 +261,30 @@ def _whiten(m: Array) -> Array:
     u, value, _ = np.linalg.svd(centred, full_matrices=False)
     keep = value > 1e-10 * value.max(initial=0.0)
     return np.asarray(u[:, keep] * np.sqrt(len(m)))
+
+
+@dataclass(frozen=True)
+class Masks:
+    """Masks of finite variance under ``subspace``.
+
+    Attributes
+    ----------
+    sd
+        Standard deviation of one mask.
+    honest_neighbours
+        How many of them hide a site at least; for a graph: the second eigenvalue of the honest sites' Laplacian.
+    per_scalar
+        Where digits are masked and not the values: the largest change, over all sites, of one number's digits. None:
+        values are masked, and change by the step's sensitivity.
+    """
+
+    sd: float
+    honest_neighbours: float
+    per_scalar: float | None = None
+
+    def events(self, step: Step) -> list[Event]:
+        """What the masks leak: two noisy views of each contribution. A weight is masked beside the values."""
+        if not self.honest_neighbours > 0 or not self.sd > 0:
+            return [Unbounded()]
+        change = step.sensitivity if self.per_scalar is None else self.per_scalar * sqrt(step.size + 1)
+        return [Gaussian(self.sd * sqrt(self.honest_neighbours) / change, 2)] if change else []

@@ -34,13 +34,12 @@ import numpy as np
 
 from polyclinic.aggregation.decentralised import graph, pdmm
 from polyclinic.aggregation.decentralised.consensus import MaskPlan, SubspaceNode, gaussian
-from polyclinic.aggregation.decentralised.leakage import Schedule, mask_sd
+from polyclinic.aggregation.decentralised.leakage import Masks, Schedule, mask_sd
 from polyclinic.aggregation.fixed_point import LIMB, LIMBS, FixedPoint, join, split
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.vector import flatten, only_added, unflatten
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import Event
-from polyclinic.privacy.accounting.mask_leakage import Masks
 from polyclinic.protocol.interfaces import (
     Aggregator,
     AggregatorFacts,

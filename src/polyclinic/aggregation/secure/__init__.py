@@ -1,1 +1,1 @@
-"""Secure aggregation: masked sums with dropouts (after Bonawitz et al.), and a total that every site checks."""
+"""Secure aggregation with dropouts (after Bonawitz et al. 2017), and a total that every site checks."""

@@ -11,13 +11,11 @@ import msgpack
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from polyclinic.aggregation.fixed_point import FixedPoint, Words
-from polyclinic.aggregation.prg import stream
+from polyclinic.aggregation.fixed_point import FixedPoint, Words, stream
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.secure.authenticated import AuthenticatedMessage
-from polyclinic.aggregation.secure.bitset import from_bits
 from polyclinic.aggregation.secure.key_agreement import Session
-from polyclinic.aggregation.secure.key_broadcast import read_introduction
+from polyclinic.aggregation.secure.key_broadcast import from_bits, read_introduction
 from polyclinic.aggregation.secure.mask_graph import circle
 from polyclinic.aggregation.secure.prime_field import accumulate
 from polyclinic.aggregation.secure.survivor_votes import VOTE

@@ -23,7 +23,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from polyclinic.aggregation.prg import stream
+from polyclinic.aggregation.fixed_point import stream
 from polyclinic.aggregation.secure import shamir
 from polyclinic.aggregation.secure.mask_graph import MaskGraph
 from polyclinic.aggregation.secure.shamir import ELEMENTS, Elements
@@ -137,10 +137,10 @@ class Session:
 
     def collect(self, sealed: Mapping[str, bytes], members: Sequence[str]) -> None:
         """Keep what the others shared; from now on there are slots to use."""
-        here, want = set(members), 2 * self.slots * shamir.BYTES
-        near = (here & set(self._near)) - {self.me}
+        share_bytes = 2 * self.slots * shamir.BYTES
+        near = (set(members) & set(self._near)) - {self.me}
         told = {s for s in near if self.me in self.circle.told(s)}
-        expected = told | ((here & set(self.dealers)) if self.batch == 0 else set())
+        expected = told | (set(members) & set(self.dealers) if self.batch == 0 else set())
         if set(sealed) != expected - {self.me}:
             raise MessageRefused(f"{self.me!r} was sent shares of other sites than its neighbours")
         kept, parts = dict(self._kept), {self.me: self._part} if self.me in self.dealers else {}
@@ -148,19 +148,16 @@ class Session:
             kept[site] = self._ahead(site, self.me).reshape(2, self.slots, ELEMENTS)
         for site, text in sealed.items():
             raw = self._channel(site).open(bytes(text), "shares")
-            body, tail = (raw[:want], raw[want:]) if site in told else (b"", raw)
-            if (site in told and len(body) != want) or len(tail) != (
-                32 if self.batch == 0 and site in self.dealers else 0
-            ):
+            size = share_bytes if site in told else 0
+            if len(raw) != size + (32 if self.batch == 0 and site in self.dealers else 0):
                 raise MessageRefused(f"shares from {site!r} have the wrong length")
-            if body:
-                kept[site] = np.frombuffer(body, np.uint64).reshape(2, self.slots, ELEMENTS)
-            if tail:
-                parts[site] = tail
-        if self.batch == 0:
-            if not parts:
-                raise MessageRefused(f"{self.me!r} was sent no part of the group's key")
-            self._group = group_key(parts, self.id)
+            if size:
+                kept[site] = np.frombuffer(raw[:size], np.uint64).reshape(2, self.slots, ELEMENTS)
+            if len(raw) > size:
+                parts[site] = raw[size:]
+        if self.batch == 0 and not parts:
+            raise MessageRefused(f"{self.me!r} was sent no part of the group's key")
+        self._group = group_key(parts, self.id) if self.batch == 0 else self._group
         self._kept, self.members, self.slot = kept, tuple(members), 0
         self._here = frozenset(members)
 

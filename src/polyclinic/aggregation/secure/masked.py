@@ -31,8 +31,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import ClassVar
 
-from polyclinic.aggregation.fixed_point import FixedPoint
-from polyclinic.aggregation.prg import stream
+from polyclinic.aggregation.fixed_point import FixedPoint, stream
 from polyclinic.aggregation.promise import Promises
 from polyclinic.aggregation.secure.authenticated import AuthenticatedMessage
 from polyclinic.aggregation.secure.client import MaskedSite, read
@@ -121,6 +120,26 @@ class Masked(Aggregator):
     ) -> Exchange:
         """A site's side (with its contribution) or the coordinator's (with None)."""
         only_added(step, self.name)
+        faults = self._roster_faults(me, roster)
+        if (mine is None) != (me == roster.coordinator):
+            faults.append(f"{me!r}: a site brings a contribution, the coordinator none")
+        if faults:
+            raise ConfigError("a masked sum is not safe with this roster", faults=faults)
+        parties = parties_digest(roster)
+        anew = roster.attempt > 0 or not self.once or (promises is not None and bool(promises.bound))
+        board = None if anew or mine is not None else self.boards.get(parties)
+        session = None if anew or mine is None else self.sessions.get((me, parties))
+        lines: Mapping[str, bytes] = {} if board is None else board.lines
+        if session is not None and roster.coordinator is not None:
+            lines = {roster.coordinator: session.line}
+        envelope = AuthenticatedMessage(me, roster, step, self.identities.get(me), lines=lines)
+        if mine is None:
+            return MaskedCoordinator(envelope, self, board)
+        words = FixedPoint.of(step, len(roster.sites)).encode(flatten(step, mine, me), me)
+        return MaskedSite(envelope, words, self, session, promises)
+
+    def _roster_faults(self, me: str, roster: Roster) -> list[str]:
+        """Why a sum over this roster would not be safe."""
         n, t, c = len(roster.sites), roster.threshold, roster.colluders
         faults = []
         if c < 1:
@@ -135,20 +154,4 @@ class Masked(Aggregator):
             faults.append(f"coordinator {roster.coordinator!r} must be a party apart from the sites")
         if len(set(roster.sites)) != n:
             faults.append("a site appears twice")
-        if (mine is None) != (me == roster.coordinator):
-            faults.append(f"{me!r}: a site brings a contribution, the coordinator none")
-        if faults:
-            raise ConfigError("a masked sum is not safe with this roster", faults=faults)
-        same = parties_digest(roster)
-        fresh = roster.attempt > 0 or not self.once or (promises is not None and bool(promises.bound))
-        if mine is None:
-            board = None if fresh else self.boards.get(same)
-            envelope = AuthenticatedMessage(
-                me, roster, step, self.identities.get(me), lines=board.lines if board else None
-            )
-            return MaskedCoordinator(envelope, self, board)
-        session = None if fresh else self.sessions.get((me, same))
-        lines = None if session is None or roster.coordinator is None else {roster.coordinator: session.line}
-        envelope = AuthenticatedMessage(me, roster, step, self.identities.get(me), lines=lines)
-        words = FixedPoint.of(step, n).encode(flatten(step, mine, me), me)
-        return MaskedSite(envelope, words, self, session, promises)
+        return faults

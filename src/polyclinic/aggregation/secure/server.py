@@ -8,12 +8,10 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from polyclinic.aggregation.fixed_point import FixedPoint
-from polyclinic.aggregation.prg import stream
+from polyclinic.aggregation.fixed_point import FixedPoint, stream
 from polyclinic.aggregation.secure.authenticated import AuthenticatedMessage
-from polyclinic.aggregation.secure.bitset import to_bits
 from polyclinic.aggregation.secure.key_agreement import BASE, COMMIT, Board, keyed, slots_of
-from polyclinic.aggregation.secure.key_broadcast import introduction
+from polyclinic.aggregation.secure.key_broadcast import introduction, to_bits
 from polyclinic.aggregation.secure.mask_graph import circle
 from polyclinic.aggregation.secure.prime_field import P, accumulate
 from polyclinic.aggregation.secure.shamir import BYTES

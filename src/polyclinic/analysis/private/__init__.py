@@ -1,1 +1,1 @@
-"""Findings under differential privacy: bounded rows, noisy sums, surrogates, forecast of cost and error."""
+"""Analyses with differential privacy: bounded rows, noisy sums, forecast of cost and error."""

@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = ["paid_findings"]
 
 Array = NDArray[np.float64]
+# limit: precision of the simulated noise
 DRAWS = 400  # of the noise, for curves
 
 
@@ -29,11 +30,11 @@ def paid_findings(
     act: PrivateFindings, public: PrivateFindingsPublic, outcome: str, missing: dict[str, str], card: Card | None = None
 ) -> Findings:
     """The value of what was bought."""
-    made = act.spending(public)
-    said = dict(missing)
-    unbought = made.refused | ({"outcome": public.unread, "auc": public.unread} if public.unread else {})
+    spending = act.spending(public)
+    reasons = dict(missing)
+    unbought = spending.refused | ({"outcome": public.unread, "auc": public.unread} if public.unread else {})
     if not public.tables:
-        return Findings(0, missing=said, privacy_=card, forecast=made.table(), not_bought=unbought)
+        return Findings(0, missing=reasons, privacy_=card, forecast=spending.table(), not_bought=unbought)
     counts = act.table(public, "carriers")
     assert counts is not None
     n = max(float(counts[0][0]), 1.0)
@@ -44,9 +45,9 @@ def paid_findings(
         outcome=_outcome(act, public, outcome),
         survival=_survival(act, public),
         completion=_completion(act, public),
-        missing=said,
+        missing=reasons,
         privacy_=card,
-        forecast=made.table(),
+        forecast=spending.table(),
         not_bought=unbought,
         over_cap=float(np.clip(counts[0][1] / n, 0.0, 1.0)),
     )
@@ -64,24 +65,24 @@ def _prevalence(counts: Array, sd: float) -> Table:
 
 
 def _people(act: PrivateFindings, public: PrivateFindingsPublic) -> Table | None:
-    found = act.table(public, "people")
-    if found is None:
+    release = act.table(public, "people")
+    if release is None:
         return None
-    table, sd = found
+    table, sd = release
     rows: list[list[object]] = []
-    at = 0
+    start = 0
     for v in act.variables:
-        mine = table[:, at : at + len(v.words)]
-        at += len(v.words)
-        for g in (*range(1, len(mine)), 0):
-            whole = max(float(mine[g].sum()), 1.0)
-            for word, x in zip(v.words, mine[g]):
-                p = min(max(float(x) / whole, 0.0), 1.0)
+        counts = table[:, start : start + len(v.words)]
+        start += len(v.words)
+        for g in (*range(1, len(counts)), 0):
+            total = max(float(counts[g].sum()), 1.0)
+            for word, x in zip(v.words, counts[g]):
+                p = min(max(float(x) / total, 0.0), 1.0)
                 # the level's own noise and that of the whole, which it is part of
-                noise = (sd / whole) ** 2 * ((1 - p) ** 2 + p * p * (len(v.words) - 1))
-                error = Z * math.sqrt(p * (1 - p) / whole + noise)
-                near = [max(p - error, 0.0), min(p + error, 1.0)]
-                rows.append([v.name, word, None if g == 0 else g - 1, max(round(float(x)), 0), p, *near])
+                noise = (sd / total) ** 2 * ((1 - p) ** 2 + p * p * (len(v.words) - 1))
+                error = Z * math.sqrt(p * (1 - p) / total + noise)
+                interval = [max(p - error, 0.0), min(p + error, 1.0)]
+                rows.append([v.name, word, None if g == 0 else g - 1, max(round(float(x)), 0), p, *interval])
     return Table(["variable", "level", "phenotype", "patients", "share", "low", "high"], rows)
 
 
@@ -91,14 +92,14 @@ def _outcome(act: PrivateFindings, public: PrivateFindingsPublic, name: str) -> 
         return None
     names = act.covariates.names
     columns = ["phenotype", "odds_ratio", "low", "high", "p", "q", "events", "coefficient", "se", "confirmed"]
-    judged = Table(["model", "auc", "low", "high", "gain", "gain_low", "gain_high"], [])
+    models = Table(["model", "auc", "low", "high", "gain", "gain_low", "gain_high"], [])
     first = act.table(public, "carriers")
     assert first is not None
     unknown = max(round(float(first[0][0]) - m.known), 0)
     events = max(round(m.events), 0)
     if public.unread or public.covariance is None or public.at is None:
         note = f"not bought: {public.unread}"
-        return OutcomeFound(name, round(m.known), events, unknown, names, Table(columns, []), None, judged, note=note)
+        return OutcomeFound(name, round(m.known), events, unknown, names, Table(columns, []), None, models, note=note)
     rank = act.placer.rank
     b, se = public.at[-1][1 : 1 + rank], np.sqrt(np.diag(public.covariance))[1 : 1 + rank]
     p = np.array([normal_p(x) for x in b / se])
@@ -118,7 +119,7 @@ def _outcome(act: PrivateFindings, public: PrivateFindingsPublic, name: str) -> 
     ]
     hist = act.score(public, "scores")
     auc = None if hist is None else noisy_area(hist[0][1], hist[0][0], hist[1])
-    return OutcomeFound(name, round(m.known), events, unknown, names, Table(columns, rows), auc, judged)
+    return OutcomeFound(name, round(m.known), events, unknown, names, Table(columns, rows), auc, models)
 
 
 def noisy_area(cases: Array, others: Array, sd: float) -> Area:
@@ -126,23 +127,25 @@ def noisy_area(cases: Array, others: Array, sd: float) -> Area:
 
     dA / dcases_i = (below_i - A) / C, dA / dothers_j = (above_j - A) / O.
     """
-    below, above, c, o = placements(cases, others)
+    rank_below, rank_above, c, o = placements(cases, others)
     if c < 1 or o < 1:
         return Area(0.5, 0.0, 1.0, 0.25, max(round(c), 0), max(round(o), 0))
-    value = float(np.clip(cases @ below / c, 0.0, 1.0))
-    noise = sd**2 * (float(np.square((below - value) / c).sum()) + float(np.square((above - value) / o).sum()))
+    value = float(np.clip(cases @ rank_below / c, 0.0, 1.0))
+    noise = sd**2 * (
+        float(np.square((rank_below - value) / c).sum()) + float(np.square((rank_above - value) / o).sum())
+    )
     pc, po = np.maximum(cases, 0.0), np.maximum(others, 0.0)
-    sampling = float(pc @ np.square(below - value)) / c**2 + float(po @ np.square(above - value)) / o**2
+    sampling = float(pc @ np.square(rank_below - value)) / c**2 + float(po @ np.square(rank_above - value)) / o**2
     spread = Z * math.sqrt(noise + sampling)
     return Area(value, max(value - spread, 0.0), min(value + spread, 1.0), noise + sampling, round(c), round(o))
 
 
 def _survival(act: PrivateFindings, public: PrivateFindingsPublic) -> tuple[SurvivalFound, ...]:
     """Curves with Greenwood's variance and that of the noise, drawn anew; carriers of a phenotype where they can be read."""
-    found = act.table(public, "survival")
-    if found is None:
+    release = act.table(public, "survival")
+    if release is None:
         return ()
-    table, sd = found
+    table, sd = release
     rng = np.random.default_rng(act.params.seed)
     columns = ["group", "time", "at_risk", "survival", "low", "high"]
     out = []
@@ -157,9 +160,9 @@ def _survival(act: PrivateFindings, public: PrivateFindingsPublic) -> tuple[Surv
             for t in range(len(cells)):
                 if error[t] > 0.15:  # 30 points wide: says nothing
                     break
-                near = [max(float(curve.share[t] - error[t]), 0.0), min(float(curve.share[t] + error[t]), 1.0)]
+                interval = [max(float(curve.share[t] - error[t]), 0.0), min(float(curve.share[t] + error[t]), 1.0)]
                 days = float((t + 1) * act.step_days)
-                rows.append([name, days, max(round(float(curve.at_risk[t])), 0), float(curve.share[t]), *near])
+                rows.append([name, days, max(round(float(curve.at_risk[t])), 0), float(curve.share[t]), *interval])
         if rows:
             out.append(SurvivalFound(None if g == 0 else g - 1, Table(columns, rows), None, None, None))
     return tuple(out)
@@ -170,10 +173,10 @@ def _curve(cells: Array) -> Survival:
 
 
 def _completion(act: PrivateFindings, public: PrivateFindingsPublic) -> Table | None:
-    found = act.score(public, "completion")
-    if found is None:
+    release = act.score(public, "completion")
+    if release is None:
         return None
-    (gain, square, patients), sd = found
+    (gain, square, patients), sd = release
     n = max(float(patients), 1.0)
     mean = FARTHEST * float(gain) / n
     spread = min(max(FARTHEST**2 * (float(square) + 2 * sd) / n - mean**2, 0.0), FARTHEST**2)  # on the safe side

@@ -31,11 +31,14 @@ SHARES: Final[Mapping[str, float]] = {
     "completion": 0.04,
 }
 COLUMNS: Final = ("figure", "error_95", "unit", "bought", "reason")
+# the share that DPEM has for it: docs/explanation/privacy.md, when there is too little to learn
 SIZE: Final = 0.005  # buys the number of patients where nobody said it
-GRADIENTS: Final = 2
+GRADIENTS: Final = 2  # of the regression, each a paid sum
 BINS: Final = 12  # of the risk: fewer are biased, more are noise (10,000 to 40,000 patients)
 PRODUCT: Final = 0.5  # weight of a product of two columns beside the columns
-TIMES: Final = 12  # steps of a paid curve, at most: noise grows with their number
+# limit: steps of a paid curve, since noise grows with their number
+TIMES: Final = 12
+# definition: the carriers that a forecast supposes
 TYPICAL: Final = 0.2  # share of patients that a forecast supposes to carry a phenotype
 READABLE: Final = {"carriers": 0.05, "people": 0.10, "outcome": 0.5, "auc": 0.05, "survival": 0.05, "completion": 0.1}
 
@@ -149,13 +152,13 @@ class Spending:
 
 def _noise(asked: Asked, parts: Mapping[str, Part]) -> dict[str, float]:
     """Noise of an entry of each part, in patients, if these are all that is bought."""
-    whole = sum(SHARES[n] for n in parts)
-    rest = 1.0 - (SIZE if asked.size is None else 0.0)
+    total = sum(SHARES[n] for n in parts)
+    remainder = 1.0 - (SIZE if asked.size is None else 0.0)
     out = {}
     for n, p in parts.items():
-        share = asked.part * rest * SHARES[n] / whole
-        one = calibrate(asked.privacy.epsilon, asked.privacy.delta, shares=(share,))[0]
-        out[n] = one * math.sqrt(p.most) * asked.privacy.max_sites_per_patient * asked.spread
+        share = asked.part * remainder * SHARES[n] / total
+        multiplier = calibrate(asked.privacy.epsilon, asked.privacy.delta, shares=(share,))[0]
+        out[n] = multiplier * math.sqrt(p.most) * asked.privacy.max_sites_per_patient * asked.spread
     return out
 
 
@@ -167,80 +170,100 @@ def expected(asked: Asked, what: Sequence[str], size: float, rate: float) -> tup
     """
     sd = _noise(asked, asked.parts(what))
     n = max(size, 1.0)
-    made = [Forecast("carriers", 100 * Z * sd["carriers"] / n, "points of prevalence")]
+    forecasts = [_readable("carriers", 100 * Z * sd["carriers"] / n, "points of prevalence")]
     if "people" in sd:
-        made.append(Forecast("people", 100 * Z * sd["people"] / (n * TYPICAL), "points of a level among carriers"))
+        forecasts.append(
+            _readable("people", 100 * Z * sd["people"] / (n * TYPICAL), "points of a level among carriers")
+        )
     if "gradient" in sd:
-        events = max(n * rate, 1e-9)
-        h = events * (1 - rate) * TYPICAL * (1 - TYPICAL)
-        noise = sd["gradient"] / h
-        known = 1.0 / (1.0 / 0.49 + 1.0 / (1.0 / h + noise**2))
-        made.append(Forecast("outcome", Z * math.sqrt(known), "of a log odds ratio"))
-        if noise > READABLE["outcome"]:
-            why = f"{round(events):,} events: noise of {noise:.2f} in a log odds ratio, at most {READABLE['outcome']} can be read"
-            made[-1] = replace(made[-1], reason=why)
-        area = sd["scores"] * math.sqrt(BINS / 12) / events
-        made.append(Forecast("auc", Z * area, "of the AUC", reason=made[-1].reason))
-        if area > READABLE["auc"] and not made[-1].reason:
-            made[-1] = replace(made[-1], reason=f"{round(events):,} events: noise of {area:.3f} in the AUC")
+        forecasts += _of_outcome(sd, n, rate)
     if "survival" in sd:
         error = Z * sd["survival"] * math.sqrt(2 * asked.times) / n
-        made.append(Forecast("survival", 100 * error, "points of everybody's curve"))
+        forecasts.append(_readable("survival", 100 * error, "points of everybody's curve"))
     if "completion" in sd:
-        made.append(Forecast("completion", Z * 3 * sd["completion"] / n, "nats an event"))
-    out = []
-    for f in made:
-        limit = {"carriers": 100, "people": 100, "survival": 100}.get(f.figure, 1) * READABLE[f.figure]
-        bad = f.figure not in ("outcome", "auc") and f.error > limit
-        out.append(replace(f, reason=f"off by {f.error:.3g} {f.unit}, at most {limit:.3g} can be read") if bad else f)
-    return tuple(out)
+        forecasts.append(_readable("completion", Z * 3 * sd["completion"] / n, "nats an event"))
+    return tuple(forecasts)
+
+
+def _readable(figure: str, error: float, unit: str) -> Forecast:
+    """Forecast one figure, with the reason where its error is too large to read it."""
+    limit = (100 if unit.startswith("points") else 1) * READABLE[figure]
+    reason = f"off by {error:.3g} {unit}, at most {limit:.3g} can be read" if error > limit else ""
+    return Forecast(figure, error, unit, reason)
+
+
+def _of_outcome(sd: Mapping[str, float], n: float, rate: float) -> tuple[Forecast, Forecast]:
+    """Forecast the log odds ratios and the AUC. They are judged by their noise, without the sampling error."""
+    events = max(n * rate, 1e-9)
+    h = events * (1 - rate) * TYPICAL * (1 - TYPICAL)
+    noise = sd["gradient"] / h
+    variance = 1.0 / (1.0 / 0.49 + 1.0 / (1.0 / h + noise**2))
+    area = sd["scores"] * math.sqrt(BINS / 12) / events
+    reason = auc_reason = ""
+    if noise > READABLE["outcome"]:
+        reason = f"{round(events):,} events: noise of {noise:.2f} in a log odds ratio, at most {READABLE['outcome']} can be read"
+    elif area > READABLE["auc"]:
+        auc_reason = f"{round(events):,} events: noise of {area:.3f} in the AUC"
+    return (
+        Forecast("outcome", Z * math.sqrt(variance), "of a log odds ratio", reason),
+        Forecast("auc", Z * area, "of the AUC", reason or auc_reason),
+    )
 
 
 def spend(asked: Asked, size: float) -> Spending:
-    """What is bought at this size: figures that cannot be read are dropped, their shares given to the rest, and so on.
+    """Decide what is bought at this size. The shares of figures that cannot be read go to the others, again and again.
 
-    >>> made = spend(Asked(Privacy(1.0, 1e-6), ("carriers", "outcome"), rank=10), 10_000)
-    >>> made.what, round(made.forecasts[0].error, 2)
+    >>> spending = spend(Asked(Privacy(1.0, 1e-6), ("carriers", "outcome"), rank=10), 10_000)
+    >>> spending.what, round(spending.forecasts[0].error, 2)
     (('carriers', 'outcome'), 0.46)
     >>> spend(Asked(Privacy(1.0, 1e-6), ("carriers", "outcome"), rank=10), 300).what
     ()
     """
-    what = tuple(a for a in asked.what if a != "people" or asked.levels)
+    figures = tuple(a for a in asked.what if a != "people" or asked.levels)
     dropped: dict[str, Forecast] = {}
     while True:
-        found = expected(asked, what, size, asked.rate)
-        # odds ratios and the AUC need each other's sums: both or neither
-        bad = [f for f in found if f.reason and (f.figure in what or f.figure == "auc")]
-        if any(f.figure == "carriers" for f in bad) and "carriers" in what:  # nothing can be read where this cannot
-            names = {f.figure: f.reason for f in found}
-            few = names["carriers"]
-            found = tuple(replace(f, reason=f.reason or few) for f in found)
-            return Spending((), (), None, (), {}, (*found, *(f for n, f in dropped.items() if n not in names)))
-        if not bad:
+        forecasts = expected(asked, figures, size, asked.rate)
+        by_figure = {f.figure: f for f in forecasts}
+        unreadable = [f for f in forecasts if f.reason and (f.figure in figures or f.figure == "auc")]
+        if not unreadable:
             break
-        for f in bad:
-            for name in ("outcome", "auc") if f.figure in ("outcome", "auc") else (f.figure,):
-                mine = next(x for x in found if x.figure == name)
-                dropped.setdefault(name, replace(mine, reason=mine.reason or f.reason))
-        gone = {"outcome" if f.figure == "auc" else f.figure for f in bad}
-        what = tuple(a for a in what if a not in gone)
-    forecasts = (*found, *dropped.values())
-    if not what:
-        return Spending((), (), None, (), {}, forecasts)
+        reason = by_figure["carriers"].reason
+        if reason and "carriers" in figures:  # nothing can be read where this cannot
+            unaffordable = tuple(replace(f, reason=f.reason or reason) for f in forecasts)
+            return _nothing((*unaffordable, *(f for n, f in dropped.items() if n not in by_figure)))
+        for f in unreadable:
+            for name in _together(f.figure):
+                dropped.setdefault(name, replace(by_figure[name], reason=by_figure[name].reason or f.reason))
+        figures = tuple(a for a in figures if a not in {_together(f.figure)[0] for f in unreadable})
+    forecasts = (*forecasts, *dropped.values())
+    return _bought(asked, figures, forecasts) if figures else _nothing(forecasts)
+
+
+def _together(figure: str) -> tuple[str, ...]:
+    """Return the figures that are bought together: odds ratios and the AUC need each other's sums."""
+    return ("outcome", "auc") if figure in ("outcome", "auc") else (figure,)
+
+
+def _nothing(forecasts: tuple[Forecast, ...]) -> Spending:
+    return Spending((), (), None, (), {}, forecasts)
+
+
+def _bought(asked: Asked, what: tuple[str, ...], forecasts: tuple[Forecast, ...]) -> Spending:
+    """Split the budget over the releases of these figures."""
     parts = asked.parts(what)
     groups = {
         "tables": [p for n, p in parts.items() if n not in ("gradient", "scores", "completion")],
         "gradient": [parts["gradient"]] if "gradient" in parts else [],
         "scores": [p for n, p in parts.items() if n in ("scores", "completion")],
     }
-    whole = sum(SHARES[n] for n in parts)
+    total = sum(SHARES[n] for n in parts)
     first = SIZE if asked.size is None else 0.0
     shares: dict[str, float] = {"size": first} if first else {}
     for name, group in groups.items():
         if group:
             times = GRADIENTS if name == "gradient" else 1  # the gradients share theirs equally
-            each = sum(SHARES[p.name] for p in group) / times
-            shares[name] = (1.0 - first) * each / whole
+            share = sum(SHARES[p.name] for p in group) / times
+            shares[name] = (1.0 - first) * share / total
     levels = calibrate(asked.privacy.epsilon, asked.privacy.delta, shares=[asked.part * s for s in shares.values()])
     return Spending(
         what,

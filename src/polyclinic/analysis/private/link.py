@@ -34,11 +34,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
-from polyclinic.analysis.completion import _codes_seen
 from polyclinic.analysis.private.unit_rows import CHUNK, GRID, Part, scaled, summed
 from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, matched
 from polyclinic.analysis.replication.replicate_fits import ReplicateFits
+from polyclinic.analysis.statistics.designs import presence_by_mode
 from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
@@ -51,9 +51,11 @@ from polyclinic.util.table import Table
 __all__ = ["Linked", "PrivateLink", "PrivateLinkPublic", "expected", "judged", "reach", "too_little"]
 
 Array = NDArray[np.float64]
+# docs/decisions/0012-what-comes-back-is-asked-of-every-study.md
 PART: Final = 0.1  # of the fit's mu^2
 SHARES: Final = {"n": 0.03, "means": 0.12, "squares": 0.15, "products": 0.7}
 RHO, SPREAD, LEAST, USUAL = 0.2, 0.2, 3.0, 10  # it is bought where this correlation of scores of this spread has this z
+# limit: bisection ends at double precision
 HALVINGS: Final = 60  # of the search for t_n
 
 
@@ -159,23 +161,23 @@ class PrivateLink(Analysis):
             scores = self._scores(site, seen, half != h)
             for at in range(0, len(scores[0]), CHUNK):
                 s = [x[at : at + CHUNK] for x in scores]
-                made = [np.ones((len(s[0]), 1)), np.hstack(s), np.hstack([x * x for x in s])]
-                made.append(np.hstack([s[i] * s[j] for i, j in self.pairs]))
-                out = [o + summed(m, x) for o, m, x in zip(out, made, parts)]
+                columns = [np.ones((len(s[0]), 1)), np.hstack(s), np.hstack([x * x for x in s])]
+                columns.append(np.hstack([s[i] * s[j] for i, j in self.pairs]))
+                out = [o + summed(m, x) for o, m, x in zip(out, columns, parts)]
         return private, Contribution({x.name: o for x, o in zip(parts, out)})
 
     def _scores(self, site: Site, seen: WithMarginals, use: NDArray[np.bool_]) -> list[Array]:
         """Per mode (patients of ``use`` with codes of all modes, tested) what they have of each phenotype beyond chance."""
-        has = _codes_seen(site.counts())
-        size = [np.asarray(h.sum(1)).ravel().astype(np.int64) for h in has]
-        there = use & np.all([n > 0 for n in size], axis=0)
+        presence = presence_by_mode(site.counts())
+        size = [np.asarray(h.sum(1)).ravel().astype(np.int64) for h in presence]
+        present = use & np.all([n > 0 for n in size], axis=0)
         out = []
-        for h, n, f, q in zip(has, size, seen.factors, seen.marginals, strict=True):
-            mine = np.abs(np.asarray(f, np.float64)[:, list(self.params.tested)])
-            mine = mine / np.maximum(np.linalg.norm(mine, axis=0), 1e-300)
-            sizes, at = np.unique(n[there], return_inverse=True)
-            chance = expected(mine, q, sizes)[at] if len(sizes) else np.zeros((0, mine.shape[1]))
-            out.append(np.asarray(h[there] @ mine) / np.sqrt(n[there])[:, None] - chance)
+        for h, n, f, q in zip(presence, size, seen.factors, seen.marginals, strict=True):
+            loadings = np.abs(np.asarray(f, np.float64)[:, list(self.params.tested)])
+            loadings = loadings / np.maximum(np.linalg.norm(loadings, axis=0), 1e-300)
+            sizes, position = np.unique(n[present], return_inverse=True)
+            chance = expected(loadings, q, sizes)[position] if len(sizes) else np.zeros((0, loadings.shape[1]))
+            out.append(np.asarray(h[present] @ loadings) / np.sqrt(n[present])[:, None] - chance)
         return out
 
     def rho(self, public: PrivateLinkPublic) -> tuple[Array, Array]:
@@ -185,16 +187,16 @@ class PrivateLink(Analysis):
         n = max(float(count[0]), 1.0)
         mean = means.reshape(modes, tested) / n
         spread = np.maximum(squares.reshape(modes, tested) / n - mean**2, 0.0)
-        both = []
+        moments = []
         for (i, j), uv in zip(self.pairs, products.reshape(len(self.pairs), tested)):
             together = uv - n * mean[i] * mean[j]
             noise = between**2 + about**2 * (mean[i] ** 2 + mean[j] ** 2)
             chance = n * spread[i] * spread[j]
             rho = together / np.sqrt(n * np.maximum(chance, noise))
-            both.append(np.stack([np.clip(rho, -1.0, 1.0), together / np.sqrt(chance + noise)]))
-        found = np.stack(both)
-        at = found[:, 1].argmin(0)
-        return found[at, 0, np.arange(tested)], found[at, 1, np.arange(tested)]
+            moments.append(np.stack([np.clip(rho, -1.0, 1.0), together / np.sqrt(chance + noise)]))
+        stacked = np.stack(moments)
+        weakest = stacked[:, 1].argmin(0)
+        return stacked[weakest, 0, np.arange(tested)], stacked[weakest, 1, np.arange(tested)]
 
 
 def rows(modes: int, tested: int) -> tuple[Part, ...]:
@@ -222,10 +224,10 @@ def expected(columns: Array, frequencies: Array, sizes: NDArray[np.int64]) -> Ar
     low, high = np.full(n.shape, -10.0), np.full(n.shape, 60.0)  # log t_n
     for _ in range(HALVINGS):
         middle = 0.5 * (low + high)
-        above = -np.expm1(-np.exp(middle) * q).sum(1, keepdims=True) > n
-        low, high = np.where(above, low, middle), np.where(above, middle, high)
-    there = -np.expm1(-np.exp(low) * q)
-    return np.asarray(there @ columns / np.sqrt(np.asarray(sizes, np.float64))[:, None])
+        too_many = -np.expm1(-np.exp(middle) * q).sum(1, keepdims=True) > n
+        low, high = np.where(too_many, low, middle), np.where(too_many, middle, high)
+    presence = -np.expm1(-np.exp(low) * q)
+    return np.asarray(presence @ columns / np.sqrt(np.asarray(sizes, np.float64))[:, None])
 
 
 def reach(privacy: Privacy, patients: int | None, modes: int, rank: int | None, noisy_sites: int = 1) -> float:
@@ -247,16 +249,16 @@ def bought(method: Any, modes: int, sites: int) -> bool:
     p = method.params
     if p.privacy is None or p.privacy.level != "patient" or "planning_size" not in type(p).model_fields:
         return False
-    each = facts_of(p.aggregation).reveals == "each"
-    return reach(p.privacy, p.planning_size, modes, p.rank, sites if each else 1) >= LEAST
+    seen_singly = facts_of(p.aggregation).reveals == "each"
+    return reach(p.privacy, p.planning_size, modes, p.rank, sites if seen_singly else 1) >= LEAST
 
 
 def left_for_fit(method: Any) -> Any:
     """The method with what the link leaves it: mu_fit^2 + mu_link^2 = mu^2 of the asked epsilon."""
-    asked: Privacy = method.params.privacy
-    mu = 1.0 / calibrate(asked.epsilon, asked.delta)[0]
-    own = gaussian_epsilon(mu * math.sqrt(1.0 - PART), asked.delta)
-    return method.with_params(privacy=asked.model_copy(update={"epsilon": own}))
+    privacy: Privacy = method.params.privacy
+    mu = 1.0 / calibrate(privacy.epsilon, privacy.delta)[0]
+    epsilon = gaussian_epsilon(mu * math.sqrt(1.0 - PART), privacy.delta)
+    return method.with_params(privacy=privacy.model_copy(update={"epsilon": epsilon}))
 
 
 class Linked(Sequential):
@@ -295,13 +297,13 @@ class Linked(Sequential):
         return matched(self.rungs.chosen(public.first), True)
 
     def _link(self, public: object, setting: Schema) -> PrivateLink:
-        found = matched(self.rungs.chosen(public), True)
-        return self._act(found)
+        pairing = matched(self.rungs.chosen(public), True)
+        return self._act(pairing)
 
     def _act(self, found: Matched) -> PrivateLink:
         halves = tuple(found.half(i) for i in (0, 1))
-        both = (found.columns >= 0).all(0) & (found.alike[0] >= BACK)
-        paid = self.buys and all(isinstance(p, WithMarginals) for p in halves) and not too_little(found.public)
+        replicated = (found.columns >= 0).all(0) & (found.alike[0] >= BACK)
+        private = self.buys and all(isinstance(p, WithMarginals) for p in halves) and not too_little(found.public)
         fit = self.rungs.method.params
         return PrivateLink(
             model=Projector(found.public.factors, _nowhere),
@@ -310,17 +312,17 @@ class Linked(Sequential):
             aggregation=fit.aggregation,
             privacy=self.asked,
             halves=halves,
-            tested=tuple(int(r) for r in np.flatnonzero(both)) if paid else (),
+            tested=tuple(int(r) for r in np.flatnonzero(replicated)) if private else (),
         )
 
     def table(self, public: Any, order: NDArray[np.int64], sites: int) -> Table:
         """One row a phenotype in the order of the published model; what was not asked for is not tested."""
-        found = self.found(public)
-        act, linked = self._act(found), {}
+        pairing = self.found(public)
+        act, linked = self._act(pairing), {}
         if public.second is not None and public.second.sums:
             rho, z = act.rho(public.second)
             linked = {r: (float(z[k]), float(rho[k])) for k, r in enumerate(act.params.tested)}
-        return judged(found, linked, order, sites)
+        return judged(pairing, linked, order, sites)
 
 
 def too_little(public: object) -> bool:
@@ -336,9 +338,11 @@ def judged(found: Matched, linked: Mapping[int, tuple[float, float]], order: NDA
     """Agreement, and the link of those that it was bought for (``linked``: z and rho); without both nothing is replicable."""
     out = []
     for place, r in enumerate(order):
-        back = float(np.median(found.alike[:, r]))
-        words = "yes" if back >= BACK else "partly" if back >= PARTLY else "no"
+        likeness = float(np.median(found.alike[:, r]))
+        words = "yes" if likeness >= BACK else "partly" if likeness >= PARTLY else "no"
         z, rho = linked.get(int(r), (None, None))
         holds = None if z is None else z >= LEAST
-        out.append([place, back, *found.interval(r), words, z, rho, holds, None, sites, back >= BACK and bool(holds)])
+        out.append(
+            [place, likeness, *found.interval(r), words, z, rho, holds, None, sites, likeness >= BACK and bool(holds)]
+        )
     return Table(COLUMNS, out)

@@ -33,7 +33,8 @@ from polyclinic.records.sites.site import Site
 __all__ = ["PaidMoments", "PrivateFindings", "PrivateFindingsPublic"]
 
 Array = NDArray[np.float64]
-FARTHEST: Final = 3.0  # nats; a patient's mean gain is cut to it
+# limit: nats to which a patient's mean gain is cut, so that nobody moves the paid sum by more than 1
+FARTHEST: Final = 3.0
 
 
 class PrivateFindingsParams(AnalysisParams):
@@ -109,9 +110,10 @@ class PrivateFindings(Analysis):
         super().__init__(**params)
         p = self.params
         if p.privacy is None or p.privacy.level != "patient":
-            said = "no privacy" if p.privacy is None else f"level {p.privacy.level!r}"
+            problem = "no privacy" if p.privacy is None else f"level {p.privacy.level!r}"
             raise ConfigError(
-                f"findings protect patients, and this asks for {said}", hint='pc.Privacy(epsilon) with level="patient"'
+                f"findings protect patients, and this asks for {problem}",
+                hint='pc.Privacy(epsilon) with level="patient"',
             )
         self.covariates: Covariates = p.covariates if p.covariates is not None else Covariates(site=False)
         self.variables: tuple[Variable, ...] = p.variables
@@ -123,23 +125,23 @@ class PrivateFindings(Analysis):
 
     def asked(self, sites: int) -> Asked:
         """What is asked, in public numbers."""
-        p, used = self.params, self.covariates.variables
+        p, variables = self.params, self.covariates.variables
         assert p.privacy is not None
-        each = facts_of(p.aggregation).reveals == "each"
+        seen_singly = facts_of(p.aggregation).reveals == "each"
         return Asked(
             p.privacy,
             p.what,
             self.placer.rank,
             p.max_carried,
-            len(used),
-            sum(not v.levels for v in used),
+            len(variables),
+            sum(not v.levels for v in variables),
             len(self.covariates.names),
             tuple(len(v.words) for v in self.variables),
             self.times,
             None if p.planning_size is None else float(p.planning_size),
             p.rate,
             p.part,
-            math.sqrt(sites) if each else 1.0,
+            math.sqrt(sites) if seen_singly else 1.0,
         )
 
     def spending(self, public: PrivateFindingsPublic) -> Spending:
@@ -150,15 +152,17 @@ class PrivateFindings(Analysis):
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> PrivateFindingsPublic:
         """n is bought first where nobody said it; else the plan follows from n. Where nothing is asked nothing is bought."""
-        said = self.params.planning_size
+        planned = self.params.planning_size
         if not self.params.what:
-            return PrivateFindingsPublic("end", 1, float(said or 0), len(setting.sites))
-        public = PrivateFindingsPublic("size" if said is None else "tables", 1, float(said or 0), len(setting.sites))
-        return public if said is None else self._sized(public, float(said))
+            return PrivateFindingsPublic("end", 1, float(planned or 0), len(setting.sites))
+        public = PrivateFindingsPublic(
+            "size" if planned is None else "tables", 1, float(planned or 0), len(setting.sites)
+        )
+        return public if planned is None else self._sized(public, float(planned))
 
     def _sized(self, public: PrivateFindingsPublic, size: float) -> PrivateFindingsPublic:
-        now = replace(public, size=max(float(round(size)), 1.0))
-        return replace(now, stage="tables" if self.spending(now).what else "end")
+        state = replace(public, size=max(float(round(size)), 1.0))
+        return replace(state, stage="tables" if self.spending(state).what else "end")
 
     def next_step(self, public: PrivateFindingsPublic) -> Step | None:
         """One release a stage (size, tables, gradients, scores), its multiplier from the plan's share of epsilon."""
@@ -169,9 +173,9 @@ class PrivateFindings(Analysis):
             assert p.privacy is not None
             m = calibrate(p.privacy.epsilon, p.privacy.delta, shares=(p.part * SIZE,))[0]
             return self._step(public, "size", {"n": (1,)}, m)
-        made = self.spending(public)
-        parts = self._parts(made, public.stage)
-        return self._step(public, public.stage, {x.name: x.shape for x in parts}, made.multipliers[public.stage])
+        spending = self.spending(public)
+        parts = self._parts(spending, public.stage)
+        return self._step(public, public.stage, {x.name: x.shape for x in parts}, spending.multipliers[public.stage])
 
     def _step(
         self, public: PrivateFindingsPublic, name: str, shapes: dict[str, tuple[int, ...]], multiplier: float
@@ -196,90 +200,92 @@ class PrivateFindings(Analysis):
 
     def update_public(self, step: Step, public: PrivateFindingsPublic, total: Total) -> PrivateFindingsPublic:
         """value = total / scale with sd = noise_sd / scale; beta' = E[beta | all noisy gradients g(beta_t) so far]."""
-        after = replace(public, round=public.round + 1)
+        state = replace(public, round=public.round + 1)
         if step.name == "size":
-            return self._sized(after, float(total.arrays["n"][0]))
-        made = self.spending(public)
-        parts = self._parts(made, step.name)
+            return self._sized(state, float(total.arrays["n"][0]))
+        spending = self.spending(public)
+        parts = self._parts(spending, step.name)
         values = tuple(x.natural(total.arrays[x.name]) for x in parts)
         sds = tuple(total.noise_sd / x.scale for x in parts)
         if step.name == "tables":
-            after = replace(after, tables=values, tables_sd=sds)
-            return self._planned(after, made)
+            state = replace(state, tables=values, tables_sd=sds)
+            return self._planned(state, spending)
         if step.name == "gradient":
-            taken = values[0][None] if public.gradients is None else np.concatenate([public.gradients, values[0][None]])
-            return self._moved(replace(after, gradients=taken, gradient_sd=sds[0]), made)
-        return replace(after, scores=values, scores_sd=sds, stage="end")
+            gradients = (
+                values[0][None] if public.gradients is None else np.concatenate([public.gradients, values[0][None]])
+            )
+            return self._moved(replace(state, gradients=gradients, gradient_sd=sds[0]), spending)
+        return replace(state, scores=values, scores_sd=sds, stage="end")
 
     def table(self, public: PrivateFindingsPublic, name: str) -> tuple[Array, float] | None:
         """One part of the first release, with its noise; None where it was not bought."""
-        made = self.spending(public)
-        at = next((i for i, x in enumerate(made.tables) if x.name == name), None)
-        return None if at is None or not public.tables else (public.tables[at], public.tables_sd[at])
+        spending = self.spending(public)
+        position = next((i for i, x in enumerate(spending.tables) if x.name == name), None)
+        return None if position is None or not public.tables else (public.tables[position], public.tables_sd[position])
 
     def score(self, public: PrivateFindingsPublic, name: str) -> tuple[Array, float] | None:
         """One part of the last release, with its noise."""
-        made = self.spending(public)
-        at = next((i for i, x in enumerate(made.scores) if x.name == name), None)
-        return None if at is None or not public.scores else (public.scores[at], public.scores_sd[at])
+        spending = self.spending(public)
+        position = next((i for i, x in enumerate(spending.scores) if x.name == name), None)
+        return None if position is None or not public.scores else (public.scores[position], public.scores_sd[position])
 
     def moments(self, public: PrivateFindingsPublic) -> PaidMoments | None:
         """The paid moments and their surrogate; the same at every party."""
-        counts, found = self.table(public, "carriers"), self.table(public, "pairs")
-        if counts is None or found is None:
+        counts, release = self.table(public, "carriers"), self.table(public, "pairs")
+        if counts is None or release is None:
             return None
-        asked = self.asked(public.sites)
-        (first, sd1), (flat, sd2) = counts, found
-        c, p, q = asked.columns, asked.width - 1, asked.numbers
+        request = self.asked(public.sites)
+        (first, sd1), (flat, sd2) = counts, release
+        c, p, q = request.columns, request.width - 1, request.numbers
         cut = np.cumsum([1, c, 1 + p, p * (p - 1) // 2])
-        known, z, xy, pairs, squares = np.split(flat, cut)
-        size = max((first[0] / sd1**2 + known[0] / sd2**2) / (1 / sd1**2 + 1 / sd2**2), 1.0)
-        here = max(float(known[0]), 1.0)
-        means = np.concatenate([np.clip(first[2:] / size, 0.0, 1.0), np.clip(z / here, -1.0, 1.0)])
+        totals, z, xy, pairs, squares = np.split(flat, cut)
+        size = max((first[0] / sd1**2 + totals[0] / sd2**2) / (1 / sd1**2 + 1 / sd2**2), 1.0)
+        patients = max(float(totals[0]), 1.0)
+        means = np.concatenate([np.clip(first[2:] / size, 0.0, 1.0), np.clip(z / patients, -1.0, 1.0)])
         number = np.zeros(p, bool)
-        at = self.placer.rank
+        rank = self.placer.rank
         for v in self.covariates.variables:
-            number[at] = not v.levels
-            at += v.width
-        noise = np.concatenate([np.full(self.placer.rank, sd1 / size), np.full(c, sd2 / here)])
-        product = sd2 / (PRODUCT * here)
-        made = surrogate(
+            number[rank] = not v.levels
+            rank += v.width
+        noise = np.concatenate([np.full(self.placer.rank, sd1 / size), np.full(c, sd2 / patients)])
+        product = sd2 / (PRODUCT * patients)
+        surrogate_rows = surrogate(
             means,
             number,
-            squares[:q] / (PRODUCT * here),
-            pairs / (PRODUCT * here),
+            squares[:q] / (PRODUCT * patients),
+            pairs / (PRODUCT * patients),
             (noise, product),
             seeds(self.params.seed, "surrogate"),
         )
-        return PaidMoments(here, float(xy[0]), xy, sd2, made)
+        return PaidMoments(patients, float(xy[0]), xy, sd2, surrogate_rows)
 
     def _planned(self, public: PrivateFindingsPublic, made: Spending) -> PrivateFindingsPublic:
         """After the tables: where the first gradient is taken, or why none is bought."""
-        rest: Literal["scores", "end"] = "scores" if made.scores else "end"
+        next_stage: Literal["scores", "end"] = "scores" if made.scores else "end"
         m = self.moments(public)
         if m is None:
-            return replace(public, stage=rest)
+            return replace(public, stage=next_stage)
         rate = min(max(m.events / m.known, 1e-6), 1 - 1e-6)
-        seen = expected(self.asked(public.sites), made.what, m.known, min(rate, 1 - rate))
-        why = next((f.reason for f in seen if f.figure in ("outcome", "auc") and f.reason), "")
-        if why:
-            left = any(x.name == "completion" for x in made.scores)
-            return replace(public, unread=why, stage="scores" if left else "end")
+        forecasts = expected(self.asked(public.sites), made.what, m.known, min(rate, 1 - rate))
+        reason = next((f.reason for f in forecasts if f.figure in ("outcome", "auc") and f.reason), "")
+        if reason:
+            completion = any(x.name == "completion" for x in made.scores)
+            return replace(public, unread=reason, stage="scores" if completion else "end")
         b, c = posterior(m.surrogate, m.known, [Observed(None, m.xy, m.sd)], np.zeros(len(m.xy)))
         return replace(public, at=b[None], covariance=c, stage="gradient")
 
     def _moved(self, public: PrivateFindingsPublic, made: Spending) -> PrivateFindingsPublic:
         m = self.moments(public)
         assert m is not None and public.at is not None and public.gradients is not None
-        seen = [Observed(a, g, public.gradient_sd) for a, g in zip(public.at, public.gradients)]
-        seen.append(Observed(None, m.xy, m.sd))
-        b, c = posterior(m.surrogate, m.known, seen, public.at[-1])
-        now = replace(public, at=np.concatenate([public.at, b[None]]), covariance=c)
+        observations = [Observed(a, g, public.gradient_sd) for a, g in zip(public.at, public.gradients)]
+        observations.append(Observed(None, m.xy, m.sd))
+        b, c = posterior(m.surrogate, m.known, observations, public.at[-1])
+        state = replace(public, at=np.concatenate([public.at, b[None]]), covariance=c)
         if len(public.gradients) < GRADIENTS:
-            return now
+            return state
         mean, sd = m.surrogate.spread(b)
         cuts = mean + sd * ndtri(np.arange(1, BINS) / BINS)
-        return replace(now, cuts=np.asarray(cuts, np.float64), stage="scores")
+        return replace(state, cuts=np.asarray(cuts, np.float64), stage="scores")
 
     # ---- hospital
 
@@ -289,8 +295,8 @@ class PrivateFindings(Analysis):
         The baseline is the model's own: sum_r pi_r f_r with pi the paid mean placement. What is gained is what the patient's
         own codes tell.
         """
-        found = self.table(public, "placements")
-        mean = np.full(self.placer.rank, 1.0) if found is None else np.maximum(found[0], 0.0)
+        release = self.table(public, "placements")
+        mean = np.full(self.placer.rank, 1.0) if release is None else np.maximum(release[0], 0.0)
         mean = mean / max(float(mean.sum()), 1e-12)
         flat = []
         for f in self.placer.factors:
@@ -299,10 +305,10 @@ class PrivateFindings(Analysis):
             flat.append(np.stack([m / m.sum()] * 2))
         state = CompletionPublic("gains", tuple(flat), np.zeros(3), np.zeros((2, 2)))
         t = site.counts()
-        who = np.repeat(t.rows, np.diff(t.indptr))
-        gain, events = self.hidden._gains(site, state, who, np.zeros(site.patients, np.int64))
-        there = events > 0
-        return gain[:, 0] / np.where(there, events, 1.0) / FARTHEST, there
+        patient = np.repeat(t.rows, np.diff(t.indptr))
+        gain, events = self.hidden._gains(site, state, patient, np.zeros(site.patients, np.int64))
+        present = events > 0
+        return gain[:, 0] / np.where(present, events, 1.0) / FARTHEST, present
 
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: PrivateFindingsPublic, rng: np.random.Generator

@@ -37,14 +37,14 @@ class Records:
     def of(cls, act: PrivateFindings, site: Site) -> Records:
         """Of a site; an unknown outcome or covariate makes a row of zeros in the regression, and nowhere else."""
         share = np.nan_to_num(act.placer.shares(site), nan=0.0, posinf=0.0, neginf=0.0)
-        has = act.placer.has(site)
+        carries = act.placer.has(site)
         k = min(act.params.max_carried, act.placer.rank)
-        strongest = np.zeros(has.shape, bool)
+        strongest = np.zeros(carries.shape, bool)
         np.put_along_axis(strongest, np.argsort(-share, axis=1, kind="stable")[:, :k], True, axis=1)
         z, full = act.covariates.columns(site)
         y = outcome_of(site)
         z = np.clip(np.nan_to_num(z, nan=0.0, posinf=0.0, neginf=0.0), -1.0, 1.0)
-        return cls(site, has & strongest, has.sum(1) > k, z, y, np.isfinite(y) & full)
+        return cls(site, carries & strongest, carries.sum(1) > k, z, y, np.isfinite(y) & full)
 
     @property
     def ones(self) -> NDArray[np.bool_]:
@@ -58,8 +58,8 @@ class Records:
 
 def rows_of(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     """One site's sum of one part."""
-    made: Array = ROWS[part.name](part, r, act, public)
-    return made
+    rows: Array = ROWS[part.name](part, r, act, public)
+    return rows
 
 
 def _carriers(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
@@ -74,21 +74,21 @@ def _cells(part: Part, who: NDArray[np.bool_], cell: NDArray[np.int64], cells: i
 
 
 def _people(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
-    made = [
+    blocks = [
         _cells(Part(part.name, (-1, len(v.words)), part.most, part.share), r.ones, v.level(r.site), len(v.words))
         for v in act.variables
     ]
-    return np.concatenate(made, axis=1)
+    return np.concatenate(blocks, axis=1)
 
 
 def _pairs(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
     out = np.zeros(part.shape)
     number = np.concatenate([np.full(v.width, not v.levels) for v in act.covariates.variables] or [np.zeros(0, bool)])
     for at in range(0, len(r.y), CHUNK):
-        here = slice(at, at + CHUNK)
-        use = r.known[here]
-        x = np.concatenate([r.ones[here], r.z[here]], axis=1, dtype=np.float64)[use]
-        z, y, d = r.z[here][use], r.y[here][use], x[:, 1:]
+        chunk = slice(at, at + CHUNK)
+        use = r.known[chunk]
+        x = np.concatenate([r.ones[chunk], r.z[chunk]], axis=1, dtype=np.float64)[use]
+        z, y, d = r.z[chunk][use], r.y[chunk][use], x[:, 1:]
         i, j = np.triu_indices(d.shape[1], 1)
         rows = [np.ones((len(x), 1)), z, x * y[:, None], PRODUCT * d[:, i] * d[:, j], PRODUCT * np.square(z[:, number])]
         out = out + summed(np.concatenate(rows, axis=1), part)
@@ -114,11 +114,11 @@ def _survival(part: Part, r: Records, act: PrivateFindings, public: PrivateFindi
     people, n = r.site.people, r.site.patients
     time = np.full(n, np.nan) if people is None or people.time is None else people.time
     event = np.zeros(n, bool) if people is None or people.event is None else people.event
-    known = np.isfinite(time)
-    at = np.floor(np.where(known, np.clip(time, 0.0, 2.0**40), 0.0) / act.step_days)
-    happened = event & (at < act.times)
-    cell = np.minimum(at, act.times - 1).astype(np.int64) * 2 + happened
-    return _cells(part, r.ones[known], cell[known], 2 * act.times)
+    timed = np.isfinite(time)
+    bin_index = np.floor(np.where(timed, np.clip(time, 0.0, 2.0**40), 0.0) / act.step_days)
+    happened = event & (bin_index < act.times)
+    cell = np.minimum(bin_index, act.times - 1).astype(np.int64) * 2 + happened
+    return _cells(part, r.ones[timed], cell[timed], 2 * act.times)
 
 
 def _placements(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
@@ -126,9 +126,9 @@ def _placements(part: Part, r: Records, act: PrivateFindings, public: PrivateFin
 
 
 def _completion(part: Part, r: Records, act: PrivateFindings, public: PrivateFindingsPublic) -> Array:
-    gain, there = act.gains(r.site, public)
+    gain, present = act.gains(r.site, public)
     gain = np.clip(gain, -1.0, 1.0)
-    return summed(np.column_stack([gain, np.square(gain), np.ones(len(gain))])[there], part)
+    return summed(np.column_stack([gain, np.square(gain), np.ones(len(gain))])[present], part)
 
 
 ROWS: dict[str, Callable[..., Array]] = {

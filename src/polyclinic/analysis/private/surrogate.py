@@ -8,7 +8,7 @@
    ``g_k = S(beta) - S(b_k) + e``, and the paid ``X'y = S(beta) + e``; e has the known noise s^2 and the sampling error of a score, H.
    With beta ~ N(0, 0.7^2) (intercept 3^2), by Gauss-Newton: ``C = (H (H + s^2)^-1 H + P)^-1``, the interval is of C.
 
-All of it is what every party computes from a total, so every sum has one written order (CONCORD 1).
+All of it is what every party computes from a total, so every sum has one written order: all parties get the same bits.
 """
 
 from __future__ import annotations
@@ -26,7 +26,9 @@ from polyclinic.tensors.simd.jit import kernel
 __all__ = ["Observed", "Surrogate", "posterior", "surrogate"]
 
 Array = NDArray[np.float64]
+# limit: precision of the simulated patients
 DRAWS: Final = 4000
+# limit: iterations of the tilt
 SWEEPS: Final = 40
 PRIOR: Final = 100.0  # patients whose word it is that columns are independent
 WIDTH: Final = 0.7  # prior of a log odds ratio
@@ -51,13 +53,13 @@ def _tilt(f, m, beta, w, theta, sweeps):  # type: ignore[no-untyped-def]
             step = min(max(step, -1.0), 1.0)
             theta[k] += step
             longest = max(longest, abs(step))
-            whole = 0.0
+            total = 0.0
             for i in range(n):
                 if f[k, i] != 0.0:
                     w[i] *= np.exp(step * f[k, i])
-                whole += w[i]
+                total += w[i]
             for i in range(n):
-                w[i] /= whole
+                w[i] /= total
         if longest < 1e-6:
             return
 
@@ -152,11 +154,11 @@ def posterior(s: Surrogate, n: float, seen: Sequence[Observed], start: Array) ->
     b, eye = start.copy(), np.eye(p)
     covariance = eye
     for _ in range(40):
-        h, here = s.information(b, n), s.expected(b, n)
+        h, expectation = s.information(b, n), s.expected(b, n)
         gap = np.zeros(p)
         for o, sd in zip(seen, sds):
-            before = 0.0 if o.at is None else s.expected(o.at, n)
-            gap = gap + (o.value - (here - before)) / sd**2
+            previous = 0.0 if o.at is None else s.expected(o.at, n)
+            gap = gap + (o.value - (expectation - previous)) / sd**2
         gap = gap * noise
         hv = ordered.solve(h + noise * eye, h, ridge=0.0)  # H (H + s^2)^-1
         inner = ordered.product(hv, h)

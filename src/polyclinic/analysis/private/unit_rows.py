@@ -19,7 +19,9 @@ from numpy.typing import NDArray
 __all__ = ["GRID", "Part", "scaled", "summed"]
 
 Array = NDArray[np.float64]
+# limit: rows are whole multiples of it, so that their sum is exact
 GRID: Final = 2.0**-20
+# limit: memory
 CHUNK: Final = 4096  # patients at once
 
 
@@ -61,8 +63,8 @@ class Part:
 
 def scaled(parts: Sequence[Part], shares: Mapping[str, float]) -> tuple[Part, ...]:
     """The parts with shares that sum to 1 in the proportion of ``shares``."""
-    whole = sum(shares[p.name] for p in parts)
-    return tuple(Part(p.name, p.shape, p.most, shares[p.name] / whole) for p in parts)
+    total = sum(shares[p.name] for p in parts)
+    return tuple(Part(p.name, p.shape, p.most, shares[p.name] / total) for p in parts)
 
 
 def summed(rows: Array, part: Part) -> Array:

@@ -1,1 +1,1 @@
-"""Which phenotypes come back: halves of the patients, other starts, other ranks, negative controls."""
+"""Test which phenotypes replicate: split halves, other starts, other ranks, permuted data."""

@@ -19,8 +19,9 @@ if TYPE_CHECKING:
 __all__ = ["BACK", "PARTLY", "Matched", "matched"]
 
 Array = NDArray[np.float64]
-BACK: Final = 0.8  # cosine between halves
-PARTLY: Final = 0.5
+# docs/decisions/0012-what-comes-back-is-asked-of-every-study.md judges pairs of halves by it
+BACK: Final = 0.8  # cosine between halves from which a phenotype comes back
+PARTLY: Final = 0.5  # cosine below which a column is another phenotype
 COLUMNS: Final = (
     "phenotype",
     "halves",
@@ -34,6 +35,7 @@ COLUMNS: Final = (
     "sites",
     "replicable",
 )
+# docs/decisions/0012-what-comes-back-is-asked-of-every-study.md
 SCATTER: Final = 1.1  # of log(1 - cosine) between one halving and the mean of others
 
 
@@ -60,26 +62,28 @@ class Matched:
         c = self.alike[:, r]
         if len(c) > 1:
             return float(c.min()), float(c.max())
-        apart, factor = 1.0 - float(c[0]), math.exp(Z * SCATTER)
-        return max(1.0 - apart * factor, 0.0), 1.0 - apart / factor
+        distance, factor = 1.0 - float(c[0]), math.exp(Z * SCATTER)
+        return max(1.0 - distance * factor, 0.0), 1.0 - distance / factor
 
     def half(self, number: int) -> FactorPublic:
         """A half's own model of the published phenotypes: its column of each; one that it lacks has one of its other columns.
 
         Patients of the other half are judged by it: nothing in it has seen them, as long as the half has columns enough.
         """
-        own, mine = self.halves[number], np.array(self.columns[number])
-        wide = np.asarray(own.factors[0]).shape[1]
-        rest = [c for c in np.argsort(-_weights(own), kind="stable") if c not in mine]
-        lacking = np.flatnonzero(mine < 0)
-        mine[lacking[: len(rest)]] = rest[: len(lacking)]
-        pairs = zip(own.factors, self.public.factors)
+        fitted, columns = self.halves[number], np.array(self.columns[number])
+        width = np.asarray(fitted.factors[0]).shape[1]
+        unmatched = [c for c in np.argsort(-_weights(fitted), kind="stable") if c not in columns]
+        gaps = np.flatnonzero(columns < 0)
+        columns[gaps[: len(unmatched)]] = unmatched[: len(gaps)]
+        pairs = zip(fitted.factors, self.public.factors)
         # a half with too few columns takes the consensus' for the rest
-        factors = tuple(np.where(mine >= 0, np.asarray(f)[:, np.clip(mine, 0, wide - 1)], c) for f, c in pairs)
+        factors = tuple(np.where(columns >= 0, np.asarray(f)[:, np.clip(columns, 0, width - 1)], c) for f, c in pairs)
         energy = (
-            None if own.energy is None else np.where(mine >= 0, np.asarray(own.energy)[np.clip(mine, 0, wide - 1)], 0.0)
+            None
+            if fitted.energy is None
+            else np.where(columns >= 0, np.asarray(fitted.energy)[np.clip(columns, 0, width - 1)], 0.0)
         )
-        return replace(own, factors=factors, energy=energy)
+        return replace(fitted, factors=factors, energy=energy)
 
 
 def matched(publics: Sequence[FactorPublic], private: bool) -> Matched:
@@ -96,32 +100,32 @@ def matched(publics: Sequence[FactorPublic], private: bool) -> Matched:
     rank = target[0].shape[1]
     columns = np.full((len(halves), rank), -1, np.int64)
     alike = np.zeros((len(halves) // 2, rank))
-    heard = [np.array(t) for t in target]  # sums of the columns that make each phenotype
+    targets = [np.array(t) for t in target]  # sums of the columns that make each phenotype
     for k in range(len(halves) // 2):
         a, b = halves[2 * k], halves[2 * k + 1]
         pair = match(list(a.factors), list(b.factors))
         sides = [[c[:, at] for c in _unit(p.factors)[0]] for p, at in ((a, pair.left), (b, pair.right))]
         middle = [_added(x, y) for x, y in zip(*sides)]
         # what both halves found has a place before what only resembles the reference
-        found = match(target, middle, cosines(target, middle) + (pair.likeness >= BACK))
-        r, p = found.left, found.right
+        pairs = match(target, middle, cosines(target, middle) + (pair.likeness >= BACK))
+        r, p = pairs.left, pairs.right
         columns[2 * k, r], columns[2 * k + 1, r], alike[k, r] = pair.left[p], pair.right[p], pair.likeness[p]
         sure = pair.likeness[p] >= BACK
-        own = [_weights(a)[pair.left[p]], _weights(b)[pair.right[p]]]
-        new = sure & (found.likeness - sure < PARTLY)
+        masses = [_weights(a)[pair.left[p]], _weights(b)[pair.right[p]]]
+        new = sure & (pairs.likeness - sure < PARTLY)
         if not (private and k == 0):  # there the reference is the first half itself
-            weight[r[new]] = np.hypot(own[0], own[1])[new]
-        for n in range(len(heard)):
-            heard[n][:, r[new]] = 0.0
+            weight[r[new]] = np.hypot(masses[0], masses[1])[new]
+        for n in range(len(targets)):
+            targets[n][:, r[new]] = 0.0
         for side in sides:
-            mine = [c[:, p] for c in side]
+            half_columns = [c[:, p] for c in side]
             if private and k == 0 and side is sides[0]:
                 continue
-            with_it = cosines(target, mine)[r, np.arange(len(r))] >= PARTLY if len(r) else np.zeros(0, bool)
-            for n, c in enumerate(mine):
+            with_it = cosines(target, half_columns)[r, np.arange(len(r))] >= PARTLY if len(r) else np.zeros(0, bool)
+            for n, c in enumerate(half_columns):
                 add = np.where(sure | with_it, c, 0.0)
-                heard[n][:, r] = _added(heard[n][:, r], add)
-        target = [_unit([h])[0][0] for h in heard]
+                targets[n][:, r] = _added(targets[n][:, r], add)
+        target = [_unit([h])[0][0] for h in targets]
     factors = tuple(
         np.where(np.linalg.norm(t, axis=0) > 0, t, f) * n
         for t, f, n in zip(target, _unit(reference.factors)[0], length)

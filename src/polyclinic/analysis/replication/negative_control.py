@@ -27,7 +27,7 @@ def permuted(sites: Sequence[Site], seed: int = 0) -> list[Site]:
     out = []
     for s in sites:
         t, rng = s.counts(), seeds(seed, "permuted", s.name)
-        who = np.repeat(t.rows, np.diff(t.indptr))
-        coords = np.column_stack([who, *(rng.permutation(c) for c in t.codes)])
+        patient = np.repeat(t.rows, np.diff(t.indptr))
+        coords = np.column_stack([patient, *(rng.permutation(c) for c in t.codes)])
         out.append(replace(s, tensor=SparseTensor(coords, t.values, t.shape, t.axes)))
     return out

@@ -32,18 +32,18 @@ def ranks_table(completion: Table, ranks: Sequence[int], replicable: Sequence[in
     [True, False]
     """
     rows = list(completion)
-    near = [i for i, r in enumerate(rows) if r["to_best"] >= -r["se"]]
+    good = [i for i, r in enumerate(rows) if r["to_best"] >= -r["se"]]
     best = max(range(len(rows)), key=lambda i: rows[i]["nats"])
-    known = [replicable[i] or 0 for i in range(len(rows))]
+    counts = [replicable[i] or 0 for i in range(len(rows))]
     tested = all(n is not None for n in replicable)
-    if rows[best]["low"] <= 0 or (tested and not any(known)):  # then only what comes back can speak for a rank
-        near = [i for i in range(len(rows)) if known[i] > 0]
-    chosen = max(near, key=lambda i: (known[i], -ranks[i])) if near else None
-    made = [
-        [ranks[i], *(r[k] for k in ("nats", "low", "high", "to_best", "se")), replicable[i], i == chosen]
+    if rows[best]["low"] <= 0 or (tested and not any(counts)):  # then only what comes back can speak for a rank
+        good = [i for i in range(len(rows)) if counts[i] > 0]
+    suggested = max(good, key=lambda i: (counts[i], -ranks[i])) if good else None
+    cells = [
+        [ranks[i], *(r[k] for k in ("nats", "low", "high", "to_best", "se")), replicable[i], i == suggested]
         for i, r in enumerate(rows)
     ]
-    return Table(list(COLUMNS), [made[i] for i in sorted(range(len(ranks)), key=lambda i: ranks[i])])
+    return Table(list(COLUMNS), [cells[i] for i in sorted(range(len(ranks)), key=lambda i: ranks[i])])
 
 
 def suggestion(table: Table) -> str:
@@ -55,5 +55,5 @@ def suggestion(table: Table) -> str:
     row = next((r for r in table if r["suggested"]), None)
     if row is None:
         return "No rank is supported: no phenotype comes back and holds together."
-    back = "" if row["replicable"] is None else f", {row['replicable']} of {row['rank']} phenotypes come back"
-    return f"Rank {row['rank']} is suggested by hidden codes and by what comes back ({row['nats']:.3f} nats an event{back}). Nothing was changed by it."
+    replicated = "" if row["replicable"] is None else f", {row['replicable']} of {row['rank']} phenotypes come back"
+    return f"Rank {row['rank']} is suggested by hidden codes and by what comes back ({row['nats']:.3f} nats an event{replicated}). Nothing was changed by it."

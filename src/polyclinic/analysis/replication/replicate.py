@@ -23,7 +23,6 @@ from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Mat
 from polyclinic.analysis.replication.negative_control import permuted
 from polyclinic.analysis.replication.replicate_fits import KEY, ReplicateFits
 from polyclinic.analysis.replication.splits import Splits, accepted
-from polyclinic.analysis.replication.stability import elsewhere
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.card.card import make_card
 from polyclinic.protocol.composition import Parallel
@@ -32,6 +31,7 @@ from polyclinic.protocol.interfaces import Method, Schema
 from polyclinic.protocol.loop import RunOptions, run
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.records.sites.site import Site
+from polyclinic.tensors.matching import match
 from polyclinic.util.table import Table
 
 if TYPE_CHECKING:
@@ -43,7 +43,8 @@ if TYPE_CHECKING:
 __all__ = ["BACK", "LINKED", "ReplicateFits", "Replication", "permuted", "replicate"]
 
 Array = NDArray[np.float64]
-LINKED: Final = 3.0  # z of the link on unseen patients
+# definition: three standard errors, the z of docs/howto/findings.md
+LINKED: Final = 3.0  # of the link on unseen patients
 
 
 def published(method: Estimator, public: object, outcome: Outcome, axes: Sequence[Axis] | None = None) -> Any:
@@ -68,8 +69,8 @@ def raw_placer(method: Method, public: FactorPublic, setting: Schema | None) -> 
 def comparable(method: object) -> None:
     """Refuse a method whose fits cannot be set side by side: what it makes public has no factors of its phenotypes."""
     public = method.Public if isinstance(method, Method) else None
-    known = {f.name for f in fields(public)} if is_dataclass(public) else set()
-    if not {"factors", "energy", "objective"} <= known:
+    names = {f.name for f in fields(public)} if is_dataclass(public) else set()
+    if not {"factors", "energy", "objective"} <= names:
         raise ConfigError(
             f"{type(method).__name__} has no phenotypes whose fits on halves could be compared",
             hint="a method that derives from polyclinic.methods.factorization.FederatedFactorization has",
@@ -90,8 +91,8 @@ def splits(
     for i, public in enumerate(fits):
         half = None if i == 0 else i % 2  # of the fits 1 and 2 the halves are 0 and 1: the other one judges
         placer = raw_placer(method, public, setting)
-        at = max(i - 1, 0) // 2
-        out.append(Splits(model=placer, key=key, halving=at, half=half, aggregation=aggregation))
+        pair = max(i - 1, 0) // 2
+        out.append(Splits(model=placer, key=key, halving=pair, half=half, aggregation=aggregation))
     return out
 
 
@@ -110,23 +111,23 @@ def verdict(
     """One row a phenotype, in the order of the published model."""
     rank = found.columns.shape[1]
     rho, z = np.zeros((len(acts), rank)), np.zeros((len(acts), rank))
-    carried = np.zeros((len(acts), rank))
+    carriers = np.zeros((len(acts), rank))
     for i, (act, public) in enumerate(zip(acts, publics)):
         r, s = act.rho(public)
-        at = np.maximum(found.columns[i], 0)
-        there = found.columns[i] >= 0
-        rho[i], z[i] = np.where(there, r[at], 0.0), np.where(there, s[at], 0.0)
-        carried[i] = np.where(there, public.carried[at], 0.0)
+        column = np.maximum(found.columns[i], 0)
+        present = found.columns[i] >= 0
+        rho[i], z[i] = np.where(present, r[column], 0.0), np.where(present, s[column], 0.0)
+        carriers[i] = np.where(present, public.carried[column], 0.0)
     rows = []
     for place, r in enumerate(order):
-        back = float(np.median(found.alike[:, r]))
+        likeness = float(np.median(found.alike[:, r]))
         link = float(np.median(z[:, r]))
-        flags = back >= BACK, link >= LINKED
+        flags = likeness >= BACK, link >= LINKED
         low, high = found.interval(r)
-        words = "yes" if flags[0] else "partly" if back >= PARTLY else "no"
-        where = round(float(np.median(carried[:, r])))
+        words = "yes" if flags[0] else "partly" if likeness >= PARTLY else "no"
+        sites_with_it = round(float(np.median(carriers[:, r])))
         correlation = float(np.median(rho[:, r]))
-        rows.append([place, back, low, high, words, link, correlation, flags[1], where, sites, all(flags)])
+        rows.append([place, likeness, low, high, words, link, correlation, flags[1], sites_with_it, sites, all(flags)])
     return Table(COLUMNS, rows)
 
 
@@ -171,11 +172,11 @@ class Replication:
         return sum(bool(r["replicable"]) for r in self.table)
 
     def __repr__(self) -> str:
-        told = f"<Replication: {self.count} of {len(self.table)} phenotypes come back and hold together>"
+        text = f"<Replication: {self.count} of {len(self.table)} phenotypes come back and hold together>"
         if self.control is not None:
             false = sum(bool(r["replicable"]) for r in self.control)
-            told += f"\ncontrol, codes permuted inside every hospital: {false} of {len(self.control)} ({self.false_rate:.0%})"
-        return f"{told}\n{self.table!r}"
+            text += f"\ncontrol, codes permuted inside every hospital: {false} of {len(self.control)} ({self.false_rate:.0%})"
+        return f"{text}\n{self.table!r}"
 
 
 def replicate(
@@ -224,29 +225,31 @@ def replicate(
     rungs = ReplicateFits(method.with_params(), key, folds)
     outcome = run(rungs, sites, **options)
     fits = rungs.chosen(outcome.public)
-    same: RunOptions = {"doors": options["doors"]} if "doors" in options else {}
+    run_options: RunOptions = {"doors": options["doors"]} if "doors" in options else {}
     if merge and folds and may_join(method):
         cut = splits(fits, rungs.method, outcome.setting, key, method.params.aggregation)
-        tried = Parallel(cut, name="splits")
-        states = tried.publics(run(tried, sites, **same).public)
+        split_test = Parallel(cut, name="splits")
+        states = split_test.publics(run(split_test, sites, **run_options).public)
         fits = accepted(fits, [act.groups(p) for act, p in zip(cut, states)])
-    found = matched(fits, False)
-    model = published(rungs.method, found.public, outcome)
+    pairing = matched(fits, False)
+    model = published(rungs.method, pairing.public, outcome)
     model.memberships_ = {s.name: model.transform(s) for s in sites}
-    acts = links(found.halves, rungs.method, outcome.setting, key, method.params.aggregation)
-    table = judged(found, {}, model.order_, len(sites))
+    acts = links(pairing.halves, rungs.method, outcome.setting, key, method.params.aggregation)
+    table = judged(pairing, {}, model.order_, len(sites))
     if acts:
         ladder = Parallel(acts, name="link")
-        publics = list(ladder.publics(run(ladder, sites, **same).public))
-        table = verdict(found, acts, publics, model.order_, len(sites))
-    halves = tuple(raw_placer(rungs.method, found.half(i), outcome.setting) for i in range(min(len(found.halves), 2)))
-    torn = None
+        publics = list(ladder.publics(run(ladder, sites, **run_options).public))
+        table = verdict(pairing, acts, publics, model.order_, len(sites))
+    halves = tuple(
+        raw_placer(rungs.method, pairing.half(i), outcome.setting) for i in range(min(len(pairing.halves), 2))
+    )
+    permuted_run = None
     if control:
-        torn = replicate(method, permuted(sites, method.params.seed), folds, key=key, merge=merge).table
-    apart = None
+        permuted_run = replicate(method, permuted(sites, method.params.seed), folds, key=key, merge=merge).table
+    stability = None
     if leave_out:
-        apart = elsewhere(model, rungs.method, sites, rungs.starts(outcome.public))
-    return Replication(table, model, halves, outcome, torn, apart)
+        stability = elsewhere(model, rungs.method, sites, rungs.starts(outcome.public))
+    return Replication(table, model, halves, outcome, permuted_run, stability)
 
 
 def _private(
@@ -254,16 +257,56 @@ def _private(
 ) -> Replication:
     """Under a formal guarantee: two halves and, where it can be read, the link of what came back, for one epsilon."""
     modes = 0 if sites[0].tensor is None else len(sites[0].tensor.shape) - 1
-    both = Linked(method.with_params(), key, modes, len(sites), folds)
-    outcome = run(both, sites, **options)
-    found = both.found(outcome.public)
-    model = published(both.rungs.method, found.public, outcome)
+    linked = Linked(method.with_params(), key, modes, len(sites), folds)
+    outcome = run(linked, sites, **options)
+    pairing = linked.found(outcome.public)
+    model = published(linked.rungs.method, pairing.public, outcome)
     model.happened_ = replace(model.happened_, asked=method.params.privacy)
-    model.privacy_ = make_card(both.facts, model.happened_)
+    model.privacy_ = make_card(linked.facts, model.happened_)
     model._conclude()
     model.memberships_ = {s.name: model.transform(s) for s in sites}
-    halves = tuple(raw_placer(both.rungs.method, found.half(i), outcome.setting) for i in (0, 1))
-    apart = None
+    halves = tuple(raw_placer(linked.rungs.method, pairing.half(i), outcome.setting) for i in (0, 1))
+    stability = None
     if leave_out:
-        apart = elsewhere(model, both.rungs.method, sites, [])
-    return Replication(both.table(outcome.public, model.order_, len(sites)), model, halves, outcome, None, apart)
+        stability = elsewhere(model, linked.rungs.method, sites, [])
+    return Replication(linked.table(outcome.public, model.order_, len(sites)), model, halves, outcome, None, stability)
+
+
+def elsewhere(model: Any, method: Any, sites: Sequence[Site], others: Sequence[Sequence[Array]]) -> Table:
+    """One row a phenotype: the lowest cosine of its column in the other starts' fits, and in fits without one hospital.
+
+    In one process only. Between hosts the fit with a hospital and the fit without it differ by that hospital's own sums, which
+    masks are there to hide.
+
+    Parameters
+    ----------
+    model
+        The published one.
+    method
+        What is fitted on all hospitals but one.
+    others
+        Factors of the fits on everybody from the starts that were not kept.
+    """
+    if len(sites) < 2:
+        raise ConfigError("one hospital cannot be left out of one", hint="leave_out=False")
+    if method.params.privacy is not None:
+        raise ConfigError("a fit without each hospital would have to be paid for", hint="leave_out=False with privacy")
+    rank = model.factors_[0].shape[1]
+    other_starts = [_alike(model, f, rank) for f in others]
+    plain = method.with_params(aggregation="plain")
+    left_out = np.array(
+        [_alike(model, plain.with_params().fit([s for s in sites if s is not x]).factors_, rank) for x in sites]
+    )
+    rows = []
+    for r in range(rank):
+        worst = int(left_out[:, r].argmin())
+        low = min((float(a[r]) for a in other_starts), default=None)
+        rows.append([r, low, float(left_out[worst, r]), sites[worst].name])
+    return Table(["phenotype", "starts", "lowest", "without"], rows)
+
+
+def _alike(model: Any, factors: Sequence[Array], rank: int) -> Array:
+    """(rank,) cosine of every phenotype with its match; 0 where it has none."""
+    pairs, out = match(list(model.factors_), list(factors)), np.zeros(rank)
+    out[pairs.left] = pairs.likeness
+    return out

@@ -37,9 +37,9 @@ class ReplicateFits(Parallel):
         if private and folds > 1:
             raise ConfigError(f"{folds} halvings with privacy: each would have to be paid for", hint="folds=1")
         starts = method.params.starts
-        one = method.with_params(n_starts=1) if starts > 1 else method
-        groups: list[list[Method]] = [] if private and folds else [[_moved(one, k) for k in range(starts)]]
-        part = _compared(one)
+        single = method.with_params(n_starts=1) if starts > 1 else method
+        groups: list[list[Method]] = [] if private and folds else [[_moved(single, k) for k in range(starts)]]
+        part = _compared(single)
         for f in range(folds):
             groups += [[half_method(_moved(part, k), key, half=h, halving=f) for k in range(starts)] for h in (0, 1)]
         self.groups = groups
@@ -47,18 +47,18 @@ class ReplicateFits(Parallel):
 
     def chosen(self, public: Any) -> list[Any]:
         """Of every group the public state of the start with the lowest objective."""
-        states, out, at = self.publics(public), [], 0
+        states, out, start = self.publics(public), [], 0
         for g in self.groups:
-            mine = states[at : at + len(g)]
-            goals = [np.inf if p.objective is None else p.objective for p in mine]
-            out.append(mine[int(np.argmin(goals))])
-            at += len(g)
+            candidates = states[start : start + len(g)]
+            goals = [np.inf if p.objective is None else p.objective for p in candidates]
+            out.append(candidates[int(np.argmin(goals))])
+            start += len(g)
         return out
 
     def starts(self, public: Any) -> list[tuple[Any, ...]]:
         """Factors of the fits on everybody from the starts that were not kept."""
-        kept = self.chosen(public)[0]
-        return [p.factors for p in self.publics(public)[: len(self.groups[0])] if p is not kept]
+        best = self.chosen(public)[0]
+        return [p.factors for p in self.publics(public)[: len(self.groups[0])] if p is not best]
 
 
 def _moved(method: Estimator, start: int) -> Estimator:

@@ -30,6 +30,7 @@ from pydantic import Field
 
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.link import partial, residuals, scored
+from polyclinic.analysis.replication.consensus import BACK
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
@@ -43,9 +44,10 @@ __all__ = ["Splits", "SplitsPublic", "accepted", "alike_pairs", "joined"]
 
 Array = NDArray[np.float64]
 ALIKE: Final = 0.9  # cosine of every part but one
-TOGETHER: Final = 3.0  # z
+# definition: three standard errors, as for a phenotype that holds together
+TOGETHER: Final = 3.0
 AS_STRONG: Final = 1 / 3  # correlation of the parts that differ, beside that of the weaker column's own parts
-SAME: Final = 0.8  # cosine of a joined column with the other half's
+# limit: iterations
 TURNS: Final = 20  # of the power method that joins columns
 
 
@@ -57,11 +59,11 @@ def alike_pairs(factors: Sequence[Array]) -> list[tuple[int, int, int]]:
     [(0, 1, 1)]
     """
     unit = [ordered.unit(np.abs(np.asarray(f, np.float64)))[0] for f in factors]
-    near = np.stack([ordered.transposed_product(u, u) for u in unit])  # (modes, R, R)
+    cosine = np.stack([ordered.transposed_product(u, u) for u in unit])  # (modes, R, R)
     out = []
-    for r, s in combinations(range(near.shape[1]), 2):
-        mode = int(near[:, r, s].argmin())
-        if len(near) > 1 and np.delete(near[:, r, s], mode).min() >= ALIKE:
+    for r, s in combinations(range(cosine.shape[1]), 2):
+        mode = int(cosine[:, r, s].argmin())
+        if len(cosine) > 1 and np.delete(cosine[:, r, s], mode).min() >= ALIKE:
             out.append((r, s, mode))
     return out
 
@@ -100,8 +102,8 @@ class Splits(Analysis):
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> SplitsPublic:
         """Moments 0 for every pair."""
-        own = np.zeros((len(self.modes), self.placer.rank, 4))
-        return SplitsPublic(not self.pairs, own, np.zeros((len(self.pairs), 4)))
+        within = np.zeros((len(self.modes), self.placer.rank, 4))
+        return SplitsPublic(not self.pairs, within, np.zeros((len(self.pairs), 4)))
 
     def next_step(self, public: SplitsPublic) -> Step | None:
         """One sum: four moments of each phenotype between its modes, and of pairs of phenotypes within one."""
@@ -119,31 +121,31 @@ class Splits(Analysis):
     ) -> tuple[NoMemory, Contribution]:
         """(u'u, u'v, v'v, f): u = s - Z (Z'Z)^-1 Z's of a score s, v of the other, Z all other phenotypes' scores."""
         use = np.ones(site.patients, bool) if self.params.half is None else self.half(site) == self.params.half
-        own, between = np.zeros(public.own.shape), np.zeros(public.between.shape)
+        within, between = np.zeros(public.own.shape), np.zeros(public.between.shape)
         for k, (i, j) in enumerate(self.modes):
-            given, part = scored(site, self.placer.factors, (i, j), use)
-            own[k] = _sums(residuals(given, part[0]), residuals(given, part[1]))
-        given, part = scored(site, self.placer.factors, tuple(range(len(self.placer.factors))), use)
+            basis, part = scored(site, self.placer.factors, (i, j), use)
+            within[k] = _sums(residuals(basis, part[0]), residuals(basis, part[1]))
+        basis, part = scored(site, self.placer.factors, tuple(range(len(self.placer.factors))), use)
         for k, (r, s, mode) in enumerate(self.pairs):
-            u, v = (residuals(given, part[mode][:, [c]]) for c in (r, s))
+            u, v = (residuals(basis, part[mode][:, [c]]) for c in (r, s))
             between[k] = _sums(u, v)[0]
-        return private, Contribution({"own": own, "between": between})
+        return private, Contribution({"own": within, "between": between})
 
     def groups(self, public: SplitsPublic) -> list[list[int]]:
         """Columns that are one phenotype, in groups of two or more."""
-        own = np.array([[partial(m) for m in row] for row in public.own]).min(
+        within = np.array([[partial(m) for m in row] for row in public.own]).min(
             axis=0
         )  # (R, 2) the weakest pair of modes
         top = np.arange(self.placer.rank)
         for (r, s, _), sums in zip(self.pairs, public.between):
             rho, z = partial(sums)
-            linked = min(own[r, 1], own[s, 1], z) >= TOGETHER
-            if linked and rho >= AS_STRONG * min(own[r, 0], own[s, 0]):
+            linked = min(within[r, 1], within[s, 1], z) >= TOGETHER
+            if linked and rho >= AS_STRONG * min(within[r, 0], within[s, 0]):
                 top[top == top[s]] = top[r]
-        found: dict[int, list[int]] = {}
+        members: dict[int, list[int]] = {}
         for column, group in enumerate(top):
-            found.setdefault(int(group), []).append(column)
-        return [g for g in found.values() if len(g) > 1]
+            members.setdefault(int(group), []).append(column)
+        return [g for g in members.values() if len(g) > 1]
 
 
 def _sums(a: tuple[Array, int], b: tuple[Array, int]) -> Array:
@@ -163,11 +165,16 @@ def joined(public: FactorPublic, groups: Sequence[Sequence[int]]) -> FactorPubli
     weight = np.sqrt(energy)
     for n in length:
         weight = weight * n
-    gone = {c for g in groups for c in g[1:]}
-    made: Mapping[int, tuple[list[Array], float]] = {g[0]: _best([u[:, g] for u in unit], weight[g]) for g in groups}
-    kept = [c for c in range(len(weight)) if c not in gone]
-    columns = [np.column_stack([made[c][0][n] if c in made else u[:, c] for c in kept]) for n, u in enumerate(unit)]
-    size = np.array([made[c][1] if c in made else weight[c] for c in kept])
+    merged = {c for g in groups for c in g[1:]}
+    merged_columns: Mapping[int, tuple[list[Array], float]] = {
+        g[0]: _best([u[:, g] for u in unit], weight[g]) for g in groups
+    }
+    remaining = [c for c in range(len(weight)) if c not in merged]
+    columns = [
+        np.column_stack([merged_columns[c][0][n] if c in merged_columns else u[:, c] for c in remaining])
+        for n, u in enumerate(unit)
+    ]
+    size = np.array([merged_columns[c][1] if c in merged_columns else weight[c] for c in remaining])
     return replace(public, factors=tuple(columns), energy=np.square(size))
 
 
@@ -179,17 +186,17 @@ def _best(parts: Sequence[Array], weight: Array) -> tuple[list[Array], float]:
     >>> columns[1].round(3).tolist(), size
     ([0.6, 0.8], 5.0)
     """
-    now = [ordered.unit(ordered.product(p, weight[:, None]))[0][:, 0] for p in parts]
+    columns = [ordered.unit(ordered.product(p, weight[:, None]))[0][:, 0] for p in parts]
     size = 0.0
     for _ in range(TURNS):
         for n, p in enumerate(parts):
             w = np.array(weight)
             for q, other in enumerate(parts):
                 if q != n:
-                    w = w * ordered.transposed_product(other, now[q][:, None])[:, 0]
+                    w = w * ordered.transposed_product(other, columns[q][:, None])[:, 0]
             new, length = ordered.unit(ordered.product(p, w[:, None]))
-            now[n], size = new[:, 0], float(length[0])
-    return now, size
+            columns[n], size = new[:, 0], float(length[0])
+    return columns, size
 
 
 def accepted(fits: Sequence[FactorPublic], groups: Sequence[Sequence[list[int]]]) -> list[FactorPublic]:
@@ -200,17 +207,17 @@ def accepted(fits: Sequence[FactorPublic], groups: Sequence[Sequence[list[int]]]
     """
     out: list[FactorPublic] = []
     for a, b, in_a, in_b in zip(fits[1::2], fits[2::2], groups[1::2], groups[2::2]):
-        mine, theirs = _confirmed(a, b, in_a, in_b)
-        out += [joined(a, mine), joined(b, theirs)]
+        in_first, theirs = _confirmed(a, b, in_a, in_b)
+        out += [joined(a, in_first), joined(b, theirs)]
     keep = []
     for g in groups[0]:
-        one = joined(fits[0], [g])
-        at = min(g)
+        single = joined(fits[0], [g])
+        column = min(g)
         for half in out:
-            near = cosines([f[:, [at]] for f in one.factors], list(half.factors))[0]
+            likeness = cosines([f[:, [column]] for f in single.factors], list(half.factors))[0]
             parts = cosines([np.asarray(f)[:, g] for f in fits[0].factors], list(half.factors))
-            best = int(near.argmax())
-            if near[best] >= SAME and near[best] > parts[:, best].max():
+            best = int(likeness.argmax())
+            if likeness[best] >= BACK and likeness[best] > parts[:, best].max():
                 keep.append(g)
                 break
     return [joined(fits[0], keep), *out]
@@ -223,24 +230,24 @@ def _confirmed(
     sides = [_elements(a, in_a), _elements(b, in_b)]
     table = cosines(sides[0][0], sides[1][0])
     names = [s[1] for s in sides]
-    found = []
+    candidates = []
     for i, x in enumerate(names[0]):
         for j, y in enumerate(names[1]):
-            if len(x) == len(y) == 1 or table[i, j] < SAME:
+            if len(x) == len(y) == 1 or table[i, j] < BACK:
                 continue
-            apart = table[np.ix_(x, y)].max()
-            if (len(x) > 1 and len(y) > 1) or table[i, j] > apart:
-                found.append((-min(len(x), len(y), 2), -float(table[i, j]), i, j))
-    used: tuple[set[int], set[int]] = (set(), set())
-    chosen: tuple[list[list[int]], list[list[int]]] = ([], [])
-    for _, _, i, j in sorted(found):
-        both = names[0][i], names[1][j]
-        if any(u & set(m) for u, m in zip(used, both)):
+            link = table[np.ix_(x, y)].max()
+            if (len(x) > 1 and len(y) > 1) or table[i, j] > link:
+                candidates.append((-min(len(x), len(y), 2), -float(table[i, j]), i, j))
+    taken_columns: tuple[set[int], set[int]] = (set(), set())
+    confirmed: tuple[list[list[int]], list[list[int]]] = ([], [])
+    for _, _, i, j in sorted(candidates):
+        pair = names[0][i], names[1][j]
+        if any(u & set(m) for u, m in zip(taken_columns, pair)):
             continue
-        for u, m, c in zip(used, both, chosen):
+        for u, m, c in zip(taken_columns, pair, confirmed):
             u.update(m)
             c.extend([list(m)] if len(m) > 1 else [])
-    return chosen
+    return confirmed
 
 
 def _elements(public: FactorPublic, groups: Sequence[list[int]]) -> tuple[list[Array], list[list[int]]]:
@@ -248,8 +255,8 @@ def _elements(public: FactorPublic, groups: Sequence[list[int]]) -> tuple[list[A
     factors = [np.asarray(f, np.float64) for f in public.factors]
     names = [[c] for c in range(factors[0].shape[1])]
     for g in groups:
-        one = joined(public, [g])
+        single = joined(public, [g])
         first = min(g)
-        factors = [np.column_stack([f, o[:, first]]) for f, o in zip(factors, one.factors)]
+        factors = [np.column_stack([f, o[:, first]]) for f, o in zip(factors, single.factors)]
         names.append(list(g))
     return factors, names

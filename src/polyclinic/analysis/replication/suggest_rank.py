@@ -10,7 +10,7 @@ from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.analysis.replication.negative_control import permuted
 from polyclinic.analysis.replication.replicate_fits import KEY
 from polyclinic.errors import ConfigError
-from polyclinic.methods.sumals import SumALS
+from polyclinic.methods.estimators.phenotypes import SumALS
 from polyclinic.protocol.loop import run
 from polyclinic.records.sites.from_data import Data, as_sites
 
@@ -106,18 +106,18 @@ def suggest_rank(
     >>> suggest_rank(sites, (2, 3, 5)).rank
     3
     """
-    tried = sorted(set(ranks))
-    if not tried or tried[0] < 1:
+    candidates = sorted(set(ranks))
+    if not candidates or candidates[0] < 1:
         raise ConfigError(f"need ranks of at least 1, got {list(ranks)}", hint="e.g. (5, 10, 15, 20)")
-    how = aggregation or "plain"
-    method = SumALS(rank=tried[0], n_starts=n_starts, rounds=rounds, seed=seed, aggregation=how)
-    plan = AnalysisPlan(("completion",), key=key, seed=seed, aggregation=how, ranks=tuple(tried))
-    whole, sites = StudyPipeline(method, plan, 1), as_sites(data)
-    outcome = run(whole, sites)
-    whole.publish(outcome)
-    torn = None
+    transport = aggregation or "plain"
+    method = SumALS(rank=candidates[0], n_starts=n_starts, rounds=rounds, seed=seed, aggregation=transport)
+    plan = AnalysisPlan(("completion",), key=key, seed=seed, aggregation=transport, ranks=tuple(candidates))
+    pipeline, sites = StudyPipeline(method, plan, 1), as_sites(data)
+    outcome = run(pipeline, sites)
+    pipeline.publish(outcome)
+    permuted_run = None
     if control:
-        torn = suggest_rank(
+        permuted_run = suggest_rank(
             permuted(sites, seed),
             ranks,
             n_starts=n_starts,
@@ -126,14 +126,14 @@ def suggest_rank(
             aggregation=aggregation,
             key=key,
         )
-    proposed = whole.started(outcome.public).proposed or None
-    table = whole.findings_.ranks
+    proposed = pipeline.started(outcome.public).proposed or None
+    table = pipeline.findings_.ranks
     assert table is not None
     trials = tuple(RankTrial(r["rank"], r["replicable"], r["nats"], r["low"], r["high"]) for r in table)
     best = next((t for t, r in zip(trials, table) if r["suggested"]), None)
     if best is None:
         reason = "no rank is supported: at none does a phenotype come back and hold together"
-        return RankSuggestion(None, reason, trials, proposed, torn)
-    told = "" if best.low > 0 else "; hidden codes are not predicted at any rank"
-    reason = f"{best.replicable} phenotypes come back in halves and hold together in unseen patients{told}"
-    return RankSuggestion(best.rank, reason, trials, proposed, torn)
+        return RankSuggestion(None, reason, trials, proposed, permuted_run)
+    caveat = "" if best.low > 0 else "; hidden codes are not predicted at any rank"
+    reason = f"{best.replicable} phenotypes come back in halves and hold together in unseen patients{caveat}"
+    return RankSuggestion(best.rank, reason, trials, proposed, permuted_run)

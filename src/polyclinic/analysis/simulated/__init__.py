@@ -1,1 +1,1 @@
-"""What only a simulation can know, because it sees all sites: association, held-out fit, presence, summary figures."""
+"""Figures that need all sites in one process: association, held-out fit, presence, summary."""

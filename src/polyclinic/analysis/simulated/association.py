@@ -11,7 +11,6 @@ import math
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from itertools import pairwise
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +18,7 @@ from numpy.typing import NDArray
 from polyclinic.analysis.simulated.cross_fit import Judging
 from polyclinic.analysis.simulated.prediction import predict
 from polyclinic.analysis.simulated.presence import MINIMUM
+from polyclinic.analysis.statistics.intervals import Z
 from polyclinic.analysis.statistics.ranks import ranks_of
 from polyclinic.errors import DataError
 from polyclinic.records.sites.site import Site
@@ -26,7 +26,6 @@ from polyclinic.records.sites.site import Site
 __all__ = ["Association", "Effect", "Judged", "associate", "auc_interval", "benjamini_hochberg", "curves", "logistic"]
 
 Array = NDArray[np.float64]
-Z: Final = 1.959963984540054  # 95 % of a normal distribution
 
 
 @dataclass(frozen=True)
@@ -126,39 +125,39 @@ def associate(
     if outcome is None and all(s.labels is None for s in sites):
         return None
     held = Judging(model, sites, seed, random) if held is None else held
-    known = held.known
-    everybody = sum(s.patients for s in sites)
-    nothing = Association(
-        everybody,
+    labelled = held.known
+    patients = sum(s.patients for s in sites)
+    empty = Association(
+        patients,
         None,
-        unknown=None if 0 < known.unknown < minimum else known.unknown,
+        unknown=None if 0 < labelled.unknown < minimum else labelled.unknown,
         outcome=outcome or "outcome",
-        sites_without=known.without,
+        sites_without=labelled.without,
     )
-    if not known.sites:
-        return replace(nothing, reason="no patient has a known outcome")
+    if not labelled.sites:
+        return replace(empty, reason="no patient has a known outcome")
     y = held.labels
     if not np.isin(y, (0, 1)).all():
-        return replace(nothing, reason="the outcome has other values than 0 and 1")
+        return replace(empty, reason="the outcome has other values than 0 and 1")
     if min((y == 1).sum(), (y == 0).sum()) < 2 * minimum:
         rare = "to have had it" if (y == 1).sum() < 2 * minimum else "not to have had it"
-        why = f"fewer than {2 * minimum} patients are known {rare}: too few to judge, and to show"
-        return replace(nothing, reason=why)
+        reason = f"fewer than {2 * minimum} patients are known {rare}: too few to judge, and to show"
+        return replace(empty, reason=reason)
     names = ["phenotypes", "numbers of events and of different entries", "frozen random factors"]
     train, test = held.halves(y)
     try:
-        tried = [held.placed, np.concatenate([_counts(s) for s in known.sites]), held.random]
-        found = [predict(a, train, b, test) for a, b in map(held.halves, tried)]
+        designs = [held.placed, np.concatenate([_counts(s) for s in labelled.sites]), held.random]
+        predictions = [predict(a, train, b, test) for a, b in map(held.halves, designs)]
     except DataError as e:
-        return replace(nothing, reason=e.what)
-    best = found[0]
+        return replace(empty, reason=e.what)
+    best = predictions[0]
     roc, calibration = curves(best.labels, best.risks, minimum=minimum)
-    judged = tuple(Judged(n, f.auc, *auc_interval(f.labels, f.risks)) for n, f in zip(names, found))
+    comparisons = tuple(Judged(n, f.auc, *auc_interval(f.labels, f.risks)) for n, f in zip(names, predictions))
     return replace(
-        nothing,
+        empty,
         events=int((y == 1).sum()),
         effects=logistic(held.placed, y),
-        judged=judged,
+        judged=comparisons,
         roc=roc,
         calibration=calibration,
     )
@@ -190,8 +189,8 @@ def logistic(memberships: Array, outcome: NDArray[np.generic]) -> tuple[Effect, 
         p = expit(design @ beta)
         information = (design * (p * (1 - p))[:, None]).T @ design + np.diag(ridge + 1e-12)
         step = np.linalg.lstsq(information, design.T @ (y - p) - ridge * beta, rcond=None)[0]
-        scale, now = 1.0, objective(beta)
-        while objective(beta + scale * step) > now and scale > 1e-6:  # Newton may overshoot on separated data
+        scale, value = 1.0, objective(beta)
+        while objective(beta + scale * step) > value and scale > 1e-6:  # Newton may overshoot on separated data
             scale /= 2
         beta = beta + scale * step
         if np.abs(scale * step).max() < 1e-9:
@@ -230,10 +229,10 @@ def auc_interval(labels: NDArray[np.generic], risks: Array) -> tuple[float, floa
     y, r = np.asarray(labels).astype(bool), np.asarray(risks, np.float64)
     m, n = int(y.sum()), int((~y).sum())
     ranks = ranks_of(r)
-    above = (ranks[y] - ranks_of(r[y])) / n  # part of the healthy below each case
-    below = 1 - (ranks[~y] - ranks_of(r[~y])) / m
-    auc = float(above.mean())
-    spread = math.sqrt(above.var(ddof=1) / m + below.var(ddof=1) / n) if m > 1 and n > 1 else 1.0
+    rank_above = (ranks[y] - ranks_of(r[y])) / n  # part of the healthy below each case
+    rank_below = 1 - (ranks[~y] - ranks_of(r[~y])) / m
+    auc = float(rank_above.mean())
+    spread = math.sqrt(rank_above.var(ddof=1) / m + rank_below.var(ddof=1) / n) if m > 1 and n > 1 else 1.0
     return max(0.0, auc - Z * spread), min(1.0, auc + Z * spread)
 
 
@@ -261,8 +260,8 @@ def curves(
         if len(part) >= target and part.sum() >= minimum and len(part) - part.sum() >= minimum:
             cuts.append(stop)
             start = stop
-    rest = y[cuts[-1] :]
-    if len(cuts) > 1 and len(rest):
+    last_bin = y[cuts[-1] :]
+    if len(cuts) > 1 and len(last_bin):
         cuts[-1] = len(y)  # what is left over joins the last group
     if len(cuts) < 3:
         return (), ()
@@ -287,7 +286,7 @@ def _wilson(k: int, n: int) -> tuple[float, float]:
 def _counts(site: Site) -> Array:
     """(patients, 2) log number of events and of different entries: what a counter without a model knows."""
     t = site.counts()
-    who = t.coords[:, 0]
+    patient = t.coords[:, 0]
     return np.log1p(
-        np.column_stack([np.bincount(who, t.values, t.patients), np.bincount(who, minlength=t.patients)])
+        np.column_stack([np.bincount(patient, t.values, t.patients), np.bincount(patient, minlength=t.patients)])
     ).astype(np.float64)

@@ -33,24 +33,24 @@ def attrition(
     >>> attrition({"a": [{"step": "read", "rows_in": 100, "rows_out": 96, "dropped": {"no code": 4}}]})["a"]
     [{'step': 'read', 'rows_in': 100, 'rows_out': 100, 'dropped': {'no code': None}, 'rounded': True}]
     """
-    made: dict[str, list[AttritionStep]] = {}
+    steps_of: dict[str, list[AttritionStep]] = {}
     for source, listed in steps.items():
         rows: list[AttritionStep] = []
-        before = -1
+        previous = -1
         for s in listed:
-            few = any(0 < n < minimum for n in s["dropped"].values())
+            too_few = any(0 < n < minimum for n in s["dropped"].values())
             came = int(s["rows_in"])
-            if rows and rows[-1]["rounded"] and came == before:
+            if rows and rows[-1]["rounded"] and came == previous:
                 came = round(came, -1)
-            before = int(s["rows_out"])
+            previous = int(s["rows_out"])
             rows.append(
                 {
                     "step": s["step"],
                     "rows_in": came,
-                    "rows_out": round(before, -1) if few else before,
+                    "rows_out": round(previous, -1) if too_few else previous,
                     "dropped": {k: None if 0 < n < minimum else n for k, n in s["dropped"].items() if n},
-                    "rounded": few,
+                    "rounded": too_few,
                 }
             )
-        made[source] = rows
-    return made
+        steps_of[source] = rows
+    return steps_of

@@ -20,6 +20,7 @@ __all__ = ["SHARE", "Judging"]
 
 Array = NDArray[np.float64]
 T = TypeVar("T", bound=np.generic)
+# definition: part of a site's patients that trains, the others judge
 SHARE: Final = 0.6
 
 
@@ -47,12 +48,12 @@ class Judging:
     @cached_property
     def phenotypes(self) -> Phenotypes:
         """What was learned."""
-        found = self.model if isinstance(self.model, Phenotypes) else vars(self.model).get("result_")
-        if not isinstance(found, Phenotypes):
+        fitted = self.model if isinstance(self.model, Phenotypes) else vars(self.model).get("result_")
+        if not isinstance(fitted, Phenotypes):
             raise ConfigError(
                 f"a {type(self.model).__name__} has no phenotypes to judge", hint="fit a phenotype method first"
             )
-        return found
+        return fitted
 
     @cached_property
     def known(self) -> Labelled:
@@ -76,8 +77,8 @@ class Judging:
         from polyclinic.tensors.cp import solve_memberships
 
         shape, rank = self.known.sites[0].counts().shape[1:], self.phenotypes.rank
-        used = self.factors if self.factors is not None else start(shape, rank, self.seed)
-        return np.concatenate([solve_memberships(s.counts(), used) for s in self.known.sites])
+        factors = self.factors if self.factors is not None else start(shape, rank, self.seed)
+        return np.concatenate([solve_memberships(s.counts(), factors) for s in self.known.sites])
 
     @cached_property
     def _split(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

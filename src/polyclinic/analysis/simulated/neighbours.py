@@ -95,10 +95,10 @@ def _vote(Z: Array, y: NDArray[np.int64], k: int, table: NDArray[np.int64]) -> N
         return
     from sklearn.neighbors import NearestNeighbors
 
-    found = NearestNeighbors(n_neighbors=k + 1).fit(Z).kneighbors(Z, return_distance=False)
-    for i, row in enumerate(found):
-        others = [j for j in row if j != i][:k]
-        votes = np.bincount(y[others], weights=1 + 1e-3 / (1 + np.arange(len(others))), minlength=len(table))
+    neighbours = NearestNeighbors(n_neighbors=k + 1).fit(Z).kneighbors(Z, return_distance=False)
+    for i, row in enumerate(neighbours):
+        nearest = [j for j in row if j != i][:k]
+        votes = np.bincount(y[nearest], weights=1 + 1e-3 / (1 + np.arange(len(nearest))), minlength=len(table))
         table[y[i], votes.argmax()] += 1
 
 
@@ -106,36 +106,36 @@ def _pair_order(Z: Array, y: NDArray[np.int64], most: int = 1500) -> Array:
     """AUC of similarity for "same class" over a site's pairs (its first ``most`` patients), and its weight: pairs compared."""
     Z, y = Z[:most], y[:most]
     i, j = np.triu_indices(len(y), 1)
-    same = y[i] == y[j]
-    a, b = int(same.sum()), int((~same).sum())
+    same_class = y[i] == y[j]
+    a, b = int(same_class.sum()), int((~same_class).sum())
     if not a or not b:
         return np.zeros(2)
     ranks = ranks_of((Z @ Z.T)[i, j])
-    auc = (ranks[same].sum() - a * (a + 1) / 2) / (a * b)
+    auc = (ranks[same_class].sum() - a * (a + 1) / 2) / (a * b)
     return np.array([auc * a * b, float(a) * b])
 
 
 def _add_parts(A: Array, components: Array, y: NDArray[np.int64], k: int, parts: Array, pairs: Array) -> None:
     """Sum over pairs i != j of c_k = (a_ik (M a_j)_k + a_jk (M a_i)_k) / 2, apart for one class and two, in closed form."""
     B = (A @ components.T) @ components
-    own = A * B
-    same = np.zeros(A.shape[1])
+    products = A * B
+    within = np.zeros(A.shape[1])
     for c in range(k):
-        mine = y == c
-        same += A[mine].sum(0) * B[mine].sum(0) - own[mine].sum(0)
-        pairs[0] += mine.sum() * (mine.sum() - 1.0)
-        pairs[1] -= mine.sum() * float(mine.sum())
-    parts[0] += same
-    parts[1] += A.sum(0) * B.sum(0) - own.sum(0) - same
+        in_class = y == c
+        within += A[in_class].sum(0) * B[in_class].sum(0) - products[in_class].sum(0)
+        pairs[0] += in_class.sum() * (in_class.sum() - 1.0)
+        pairs[1] -= in_class.sum() * float(in_class.sum())
+    parts[0] += within
+    parts[1] += A.sum(0) * B.sum(0) - products.sum(0) - within
     pairs[1] += float(len(y)) ** 2
 
 
 def _figures(table: NDArray[np.int64]) -> dict[str, float]:
     out = {"accuracy": float(np.trace(table) / table.sum())}
     if len(table) == 2:
-        right, missed, wrong = table[1, 1], table[1, 0], table[0, 1]
-        out["recall"] = float(right / max(right + missed, 1))
+        right, false_negatives, false_positives = table[1, 1], table[1, 0], table[0, 1]
+        out["recall"] = float(right / max(right + false_negatives, 1))
         for beta in (1, 2):
             b = beta**2
-            out[f"f{beta}"] = float((1 + b) * right / max((1 + b) * right + b * missed + wrong, 1))
+            out[f"f{beta}"] = float((1 + b) * right / max((1 + b) * right + b * false_negatives + false_positives, 1))
     return out

@@ -55,20 +55,22 @@ def labelled(sites: Sequence[Site]) -> Labelled:
     >>> [s.patients for s in found.sites], found.unknown, found.without
     ([2], 1, ('b',))
     """
-    kept, unknown, without = [], 0, []
+    labelled_sites, unknown, unlabelled = [], 0, []
     for s in sites:
-        known = np.zeros(s.patients, bool)
+        is_labelled = np.zeros(s.patients, bool)
         if s.labels is not None:
             y = np.asarray(s.labels)
-            known = np.isfinite(y) if y.dtype.kind == "f" else y != -1 if y.dtype.kind == "i" else np.ones(len(y), bool)
-        unknown += int((~known).sum())
-        if known.all() and s.patients:
-            kept.append(s)
-        elif known.any():
-            kept.append(s.take(known))
+            is_labelled = (
+                np.isfinite(y) if y.dtype.kind == "f" else y != -1 if y.dtype.kind == "i" else np.ones(len(y), bool)
+            )
+        unknown += int((~is_labelled).sum())
+        if is_labelled.all() and s.patients:
+            labelled_sites.append(s)
+        elif is_labelled.any():
+            labelled_sites.append(s.take(is_labelled))
         else:
-            without.append(s.name)
-    return Labelled(Sites(kept, truth_of(sites)), unknown, tuple(without))
+            unlabelled.append(s.name)
+    return Labelled(Sites(labelled_sites, truth_of(sites)), unknown, tuple(unlabelled))
 
 
 def split(sites: Sequence[Site], share: float = 0.6, seed: int = 0) -> tuple[Sites, Sites]:
@@ -104,25 +106,25 @@ def ridge_logistic(x: Array, y: NDArray[np.generic]) -> Array:
     Newton's method with step halving; the penalty makes the optimum unique. (The same model as scikit-learn's default, whose
     import alone takes seconds.)
     """
-    one = np.column_stack([np.ones(len(x)), x])
+    design = np.column_stack([np.ones(len(x)), x])
     penalty = np.r_[0.0, np.ones(x.shape[1])]
     target = (y == y.max()).astype(np.float64)
 
     def loss(w: Array) -> float:
-        return float(np.logaddexp(0.0, one @ w).sum() - target @ (one @ w) + 0.5 * penalty @ w**2)
+        return float(np.logaddexp(0.0, design @ w).sum() - target @ (design @ w) + 0.5 * penalty @ w**2)
 
-    w = np.zeros(one.shape[1])
-    now = loss(w)
+    w = np.zeros(design.shape[1])
+    value = loss(w)
     for _ in range(100):
-        p = _sigmoid(one @ w)
-        gradient = one.T @ (p - target) + penalty * w
-        step = np.linalg.solve((one * (p * (1 - p))[:, None]).T @ one + np.diag(penalty + 1e-12), gradient)
+        p = _sigmoid(design @ w)
+        gradient = design.T @ (p - target) + penalty * w
+        step = np.linalg.solve((design * (p * (1 - p))[:, None]).T @ design + np.diag(penalty + 1e-12), gradient)
         size = 1.0
-        while (after := loss(w - size * step)) > now and size > 1e-6:
+        while (next_value := loss(w - size * step)) > value and size > 1e-6:
             size /= 2
-        if not after < now:
+        if not next_value < value:
             break
-        w, now = w - size * step, after
+        w, value = w - size * step, next_value
         if float(np.abs(gradient).max()) < 1e-9 * len(x):
             break
     return w
@@ -134,11 +136,11 @@ def _sigmoid(t: Array) -> Array:
 
 def _auc(labels: NDArray[np.generic], risks: Array) -> float:
     """Share of pairs (ill, well) in which the ill one has the larger risk; ties count half."""
-    _, at, counts = np.unique(risks, return_inverse=True, return_counts=True)
+    _, position, counts = np.unique(risks, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - (counts - 1) / 2
     ill = labels == labels.max()
     n = int(ill.sum())
-    return float((middle[at[ill]].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
+    return float((middle[position[ill]].sum() - n * (n + 1) / 2) / (n * (len(labels) - n)))
 
 
 def outcome_auc(

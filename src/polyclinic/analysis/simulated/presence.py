@@ -27,8 +27,10 @@ if TYPE_CHECKING:
 
 __all__ = ["CARRIES", "MINIMUM", "Presence", "memberships_of", "presence"]
 
-MINIMUM: Final = 11  # counts from 1 to 10 are not shown (PRIVACY 3.8)
-ABSENT: Final = 0.01  # a site lacks a phenotype whose loadings are below this part of the strongest site's (RECIPES)
+# definition: minimum cell size
+MINIMUM: Final = 11  # counts from 1 to 10 are not shown
+# definition: of a phenotype that a site lacks
+ABSENT: Final = 0.01  # a site lacks a phenotype whose loadings are below this part of the strongest site's
 
 Array = NDArray[np.float64]
 Count = int | None
@@ -103,9 +105,9 @@ class Presence:
 
 def memberships_of(model: object, site: Site) -> Array:
     """(patients, R) memberships of a fitted site: as the fit left them, else as the model places its patients."""
-    held: Mapping[str, Array] = vars(model).get("memberships_") or {}
-    if site.name in held:
-        return np.asarray(held[site.name], np.float64)
+    memberships: Mapping[str, Array] = vars(model).get("memberships_") or {}
+    if site.name in memberships:
+        return np.asarray(memberships[site.name], np.float64)
     value = vars(model).get("result_")
     assert isinstance(value, Phenotypes | Groups)
     return np.asarray(value.transform(site), np.float64)
@@ -129,19 +131,19 @@ def presence(model: WithResult, sites: Sequence[Site], *, minimum: int = MINIMUM
     match value:
         case Phenotypes():
             factors = list(value.factors)
-            has = [shares(value, a) >= CARRIES for a in loadings]
+            carries = [shares(value, a) >= CARRIES for a in loadings]
         case _:  # a mixture: everybody belongs to the most probable group
-            has = [np.arange(a.shape[1]) == a.argmax(1)[:, None] for a in loadings]
-    counts = np.array([h.sum(0) for h in has]).T
+            carries = [np.arange(a.shape[1]) == a.argmax(1)[:, None] for a in loadings]
+    counts = np.array([h.sum(0) for h in carries]).T
     carriers, totals, patients = _suppressed(counts, [len(a) for a in loadings], bool(factors), minimum)
-    everybody = np.concatenate(loadings)
-    crowd = effective_contributors(everybody)
-    carried = counts.sum(1) >= minimum
+    all_loadings = np.concatenate(loadings)
+    crowd = effective_contributors(all_loadings)
+    enough = counts.sum(1) >= minimum
     n0 = value.saturation if isinstance(value, Phenotypes) else None
-    sums = [_sums(sites, loadings, has, mode, n0) for mode in range(1, len(factors) + 1)]
-    few = [s.hidden(minimum) for s in sums]
-    told = value.shown if isinstance(value, Phenotypes) and value.shown else [f != 0 for f in factors]
-    noise = [~np.asarray(t, bool) for t in told]  # codes that the known noise explains are not shown, either
+    sums = [_sums(sites, loadings, carries, mode, n0) for mode in range(1, len(factors) + 1)]
+    rare = [s.hidden(minimum) for s in sums]
+    visible = value.shown if isinstance(value, Phenotypes) and value.shown else [f != 0 for f in factors]
+    noise = [~np.asarray(t, bool) for t in visible]  # codes that the known noise explains are not shown, either
     size = np.array([np.sqrt((a**2).mean(0)) if len(a) else np.zeros(a.shape[1]) for a in loadings]).T
     relative = size / np.maximum(size.max(1, keepdims=True), 1e-300)
     strength = tuple(
@@ -155,11 +157,11 @@ def presence(model: WithResult, sites: Sequence[Site], *, minimum: int = MINIMUM
         totals,
         strength,
         tuple(None if n < minimum else float(np.round(n, 1)) for n in crowd),
-        tuple(few),
+        tuple(rare),
         tuple(s.hidden(minimum) & (s.support >= minimum) for s in sums),
-        tuple(bool(c) for c in carried) if factors else (),
-        kept_shares(factors, [h | ~carried | n for h, n in zip(few, noise)]) if factors else (),
-        () if factors else _certainty(everybody, minimum),
+        tuple(bool(c) for c in enough) if factors else (),
+        kept_shares(factors, [h | ~enough | n for h, n in zip(rare, noise)]) if factors else (),
+        () if factors else _certainty(all_loadings, minimum),
     )
 
 
@@ -179,13 +181,13 @@ def _suppressed(
     site's patients: they are one table.
     """
     n = np.asarray(patients)
-    known: list[Count] = [None if h else int(x) for x, h in zip(n, suppress(n, minimum=minimum))]
+    visible: list[Count] = [None if h else int(x) for x, h in zip(n, suppress(n, minimum=minimum))]
     if overlapping:
-        shown: list[tuple[tuple[Count, ...], Count]] = []
+        rows: list[tuple[tuple[Count, ...], Count]] = []
         for row in counts:
             hide = suppress(np.column_stack([row, n - row]), minimum=minimum)
-            shown.append((_open(row, hide[:-1, 0]), _open([row.sum()], hide[-1:, 0])[0]))
-        return tuple(c for c, _ in shown), tuple(t for _, t in shown), known
+            rows.append((_open(row, hide[:-1, 0]), _open([row.sum()], hide[-1:, 0])[0]))
+        return tuple(c for c, _ in rows), tuple(t for _, t in rows), visible
     hide = suppress(counts, minimum=minimum)
     cells = tuple(_open(row, flags) for row, flags in zip(counts, hide[:-1, :-1]))
     return cells, _open(counts.sum(1), hide[:-1, -1]), list(_open(n, hide[-1, :-1]))
@@ -202,11 +204,11 @@ def _sums(
 
     Whether two patients make a code is asked of the cells as fitted: what is shown was made of those.
     """
-    made = []
+    sums = []
     for site, a, h in zip(sites, loadings, has):
         codes = _by_patient(weighted(site.counts(), n0), mode)
-        made.append((codes.sign().T @ h.astype(np.float64), codes.T @ a, codes.power(8).T @ a**8))
-    return CodeSums(*(np.sum(x, axis=0) for x in zip(*made)))
+        sums.append((codes.sign().T @ h.astype(np.float64), codes.T @ a, codes.power(8).T @ a**8))
+    return CodeSums(*(np.sum(x, axis=0) for x in zip(*sums)))
 
 
 def _by_patient(tensor: SparseTensor, mode: int) -> csr_matrix:

@@ -1,7 +1,7 @@
 """Which codes of a phenotype may be shown: those that enough patients have, and that no two patients make.
 
 For code j of phenotype r, with h_ir = patient i carries r and w_ijr = membership x the patient's cells of j as the fit
-weighs them (RECORDS 2.1, CONCORD 13)::
+weighs them::
 
     n_jr = number of patients who have j and carry r                                >= minimum
     d_jr = share of sum_i w_ijr that two patients may hold, at most
@@ -22,7 +22,9 @@ from numpy.typing import NDArray
 
 __all__ = ["HALF", "NAMED", "CodeSums", "kept_shares"]
 
+# definition: the dominance rule
 HALF: Final = 0.5  # two patients may hold at most this part of a shown code's weight
+# definition: of a phenotype that can be named
 NAMED: Final = 0.5  # a phenotype has a name if its shown codes hold this part of the squared weight in each mode
 
 Array = NDArray[np.float64]
@@ -55,9 +57,9 @@ class CodeSums:
 
     def two_hold(self) -> Array:
         """At most this part of the weight is held by any two patients; 0 where there is none."""
-        some = self.first > 0
-        bound = 2.0**0.875 * self.eighth**0.125 / np.where(some, self.first, 1.0)
-        return np.where(some, np.minimum(bound, 1.0), 0.0)
+        positive = self.first > 0
+        bound = 2.0**0.875 * self.eighth**0.125 / np.where(positive, self.first, 1.0)
+        return np.where(positive, np.minimum(bound, 1.0), 0.0)
 
     def hidden(self, minimum: int) -> NDArray[np.bool_]:
         """Codes that may not be shown. A code of nobody is hidden too, so that nobody and few look alike."""
@@ -70,9 +72,9 @@ def kept_shares(factors: Sequence[Array], hidden: Sequence[NDArray[np.bool_]]) -
     >>> kept_shares([np.array([[3.0], [4.0]])], [np.array([[False], [True]])])
     ((0.36,),)
     """
-    made = []
+    columns = []
     for f, hide in zip(factors, hidden):
         square = np.square(f)
-        whole = square.sum(0)
-        made.append(np.where(whole > 0, np.where(hide, 0.0, square).sum(0) / np.where(whole > 0, whole, 1.0), 0.0))
-    return tuple(tuple(round(float(x), 4) for x in row) for row in np.array(made).T)
+        total = square.sum(0)
+        columns.append(np.where(total > 0, np.where(hide, 0.0, square).sum(0) / np.where(total > 0, total, 1.0), 0.0))
+    return tuple(tuple(round(float(x), 4) for x in row) for row in np.array(columns).T)

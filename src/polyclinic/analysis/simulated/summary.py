@@ -35,18 +35,18 @@ def quality(model: object, sites: Sequence[Site], *, seed: int = 0, held: Judgin
     figures: dict[str, object] = dict(value.quality(sites))
     if any(s.labels is not None for s in sites):
         figures |= _outcome(Judging(model, sites, seed) if held is None else held)
-    found = to_truth(value, truth_of(sites))
-    if found is not None:
-        figures["fms_to_truth"] = found
+    recovery = to_truth(value, truth_of(sites))
+    if recovery is not None:
+        figures["fms_to_truth"] = recovery
     return figures
 
 
 def _outcome(held: Judging) -> dict[str, object]:
     """AUC of held-out patients with a known outcome, and how many have none (None: 1 to 10, a small count)."""
-    known = held.known
-    few = 0 < known.unknown < MINIMUM
-    out: dict[str, object] = {"outcome_unknown": None if few else known.unknown}
-    if not known.sites:
+    labelled = held.known
+    too_few = 0 < labelled.unknown < MINIMUM
+    out: dict[str, object] = {"outcome_unknown": None if too_few else labelled.unknown}
+    if not labelled.sites:
         return {"auc": None, "auc_reason": "no patient has a known outcome", **out}
     train, test = held.halves(held.labels)
     try:
@@ -77,8 +77,10 @@ def to_truth(model: Phenotypes, truth: object) -> float | None:
         if axis.labels is None or own.labels is None:
             planted.append(factor)
             continue
-        at = {label: i for i, label in enumerate(axis.labels)}
-        planted.append(np.array([factor[at[x]] if x in at else np.zeros(factor.shape[1]) for x in own.labels]))
+        positions = {label: i for i, label in enumerate(axis.labels)}
+        planted.append(
+            np.array([factor[positions[x]] if x in positions else np.zeros(factor.shape[1]) for x in own.labels])
+        )
     if [len(f) for f in planted] != [len(f) for f in model.factors]:
         return None
     return float(factor_match_score(model.factors, planted))

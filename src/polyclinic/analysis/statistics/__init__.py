@@ -1,1 +1,1 @@
-"""Statistics by sums: regressions, ROC, survival curves, false-discovery rates."""
+"""Statistics from sums: regression, ROC, survival curves, intervals, false discovery rate."""

@@ -14,15 +14,17 @@ from polyclinic.analysis.projection import Covariates, Projector, sizes_of
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.cp import solve_memberships
+from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = ["CHOSEN", "CODES", "Design", "Designs", "code_presence", "random_placer"]
+__all__ = ["CHOSEN", "CODES", "Design", "Designs", "code_presence", "presence_by_mode", "random_placer"]
 
 Array = NDArray[np.float64]
 CODES: Final = 20  # of the ceiling: the codes that go most with the outcome in the half that is learned from
 CHOSEN: Final = ("codes", "ratios")  # designs whose columns are made from the first sums
+# limit: keeps every sum within its encoding
 WIDEST: Final = 10.0  # a column is cut to so many units
 
 
@@ -45,20 +47,20 @@ class Designs:
         rank = self.placers[0].rank
         self._random: Projector | None = None
         self._kept: Any = WeakKeyDictionary()
-        both = (1, 2)
-        made = [
+        halves_only = (1, 2)
+        designs = [
             Design("effects", rank, (0, 1, 2), "carriers of each phenotype", plain=True),
-            Design("phenotypes", rank, both, "phenotypes"),
-            Design("covariates", 0, both, "covariates alone"),
+            Design("phenotypes", rank, halves_only, "phenotypes"),
+            Design("covariates", 0, halves_only, "covariates alone"),
         ]
         if baselines:
-            made += [
-                Design("size", 0 if covariates.size else 2, both, "numbers of events and of different entries"),
-                Design("random", rank, both, "frozen random factors"),
-                Design("codes", CODES, both, f"{CODES} raw codes, penalised"),
-                Design("ratios", 1, both, "all raw codes, summed log ratios"),
+            designs += [
+                Design("size", 0 if covariates.size else 2, halves_only, "numbers of events and of different entries"),
+                Design("random", rank, halves_only, "frozen random factors"),
+                Design("codes", CODES, halves_only, f"{CODES} raw codes, penalised"),
+                Design("ratios", 1, halves_only, "all raw codes, summed log ratios"),
             ]
-        self.all = tuple(made)
+        self.all = tuple(designs)
 
     @property
     def common(self) -> int:
@@ -80,14 +82,14 @@ class Designs:
 
         ``codes`` (2, CODES) are the chosen raw codes of each half, ``ratios`` (2, all codes) what each code tells there.
         """
-        kept = self._kept.setdefault(site, {})
+        cached = self._kept.setdefault(site, {})
         place = (design.name, slot if design.name in ("phenotypes", *CHOSEN) else 0)
-        if place not in kept:
+        if place not in cached:
             common = [self.covariates.columns(site)[0]]
             if not self.covariates.site:
                 common.insert(0, np.ones((site.patients, 1)))
-            kept[place] = np.concatenate([*common, self._own(design, slot, site, codes, ratios)], axis=1)
-        return kept[place]  # type: ignore[no-any-return]
+            cached[place] = np.concatenate([*common, self._own(design, slot, site, codes, ratios)], axis=1)
+        return cached[place]  # type: ignore[no-any-return]
 
     def _own(self, design: Design, slot: int, site: Site, codes: NDArray[np.int64], ratios: Array) -> Array:
         if design.name == "effects":
@@ -123,15 +125,21 @@ def random_placer(sizes: Sequence[int], rank: int, seed: int) -> Projector:
     return Projector(factors, lambda site: solve_memberships(site.counts(), factors))
 
 
-def code_presence(site: Site) -> csr_matrix:
-    """(patients, all codes of all modes) sparse 0/1: which codes a patient has."""
-    from scipy.sparse import coo_matrix, hstack
+def presence_by_mode(t: SparseTensor) -> list[csr_matrix]:
+    """Return per mode (patients, I_n) sparse 0/1: which codes a patient has."""
+    from scipy.sparse import coo_matrix
 
-    t = site.counts()
-    who = np.repeat(t.rows, np.diff(t.indptr))
-    parts = []
+    patient = np.repeat(t.rows, np.diff(t.indptr))
+    out = []
     for c, size in zip(t.codes, t.shape[1:]):
-        m = coo_matrix((np.ones(t.nnz), (who, c)), (t.patients, size)).tocsr()
+        m = coo_matrix((np.ones(t.nnz), (patient, c)), (t.patients, size)).tocsr()
         m.data = np.ones_like(m.data)
-        parts.append(m)
-    return hstack(parts, format="csr")
+        out.append(m)
+    return out
+
+
+def code_presence(site: Site) -> csr_matrix:
+    """Return (patients, all codes of all modes) sparse 0/1: which codes a patient has."""
+    from scipy.sparse import hstack
+
+    return hstack(presence_by_mode(site.counts()), format="csr")

@@ -13,7 +13,7 @@ from numpy.typing import ArrayLike, NDArray
 __all__ = ["Fitted", "Z", "adjusted", "chi_square", "logf", "newton", "normal_p", "wilson"]
 
 Array = NDArray[np.float64]
-Z: Final = 1.959963984540054  # 95 % of a normal distribution
+Z: Final = 1.959963984540054  # definition: 95 % of a normal distribution
 
 
 def wilson(successes: float, trials: float, z: float = Z) -> tuple[float, float]:
@@ -38,9 +38,9 @@ def adjusted(p_values: Sequence[float] | Array) -> Array:
     """
     p = np.asarray(p_values, np.float64)
     out = np.full(p.shape, np.nan)
-    known = np.flatnonzero(np.isfinite(p))
-    order = known[np.argsort(p[known], kind="stable")]
-    raised = p[order] * len(known) / np.arange(1, len(known) + 1)
+    finite = np.flatnonzero(np.isfinite(p))
+    order = finite[np.argsort(p[finite], kind="stable")]
+    raised = p[order] * len(finite) / np.arange(1, len(finite) + 1)
     out[order] = np.minimum(np.minimum.accumulate(raised[::-1])[::-1], 1.0)
     return out
 

@@ -15,9 +15,13 @@ from polyclinic.tensors import deterministic as ordered
 __all__ = ["BOUND", "Climbs", "Cut", "intercept", "inverse", "profile", "unpacked"]
 
 Array = NDArray[np.float64]
+# limit: of the encoding
 BOUND: Final = 2.0**12  # of every sum, divided by the number of patients; columns are cut to 10 units
+# limit: of a step far from the optimum
 LONGEST: Final = 5.0  # of a Newton step, in units
+# limit: precision of the coefficients
 TOLERANCE: Final = 1e-7
+# limit: Newton steps
 MOST: Final = 30
 
 
@@ -44,8 +48,8 @@ def unpacked(arrays: Mapping[str, Array], name: str, scale: float = 1.0) -> Cut:
     """A part from what was sent."""
     g = np.asarray(arrays[f"{name}.g"]) * scale
     full = np.zeros((len(g), len(g)))
-    at = np.triu_indices(len(g))
-    full[at] = np.asarray(arrays[f"{name}.i"]) * scale
+    upper = np.triu_indices(len(g))
+    full[upper] = np.asarray(arrays[f"{name}.i"]) * scale
     full = full + np.triu(full, 1).T
     return Cut(float(arrays[f"{name}.l"][0]) * scale, g, full)
 
@@ -60,15 +64,15 @@ def intercept(eta: Array, y: Array, prior: float = 0.0) -> float:
     middle = float(eta.mean()) if len(eta) else 0.0
     for _ in range(80):
         mu = _expit(eta + a)
-        own = float(_expit(np.array([middle + a]))[0])
-        slope = float((y - mu).sum()) + prior * (0.5 - own) * 2
+        probability = float(_expit(np.array([middle + a]))[0])
+        slope = float((y - mu).sum()) + prior * (0.5 - probability) * 2
         low, high = (a, high) if slope > 0 else (low, a)
-        curve = float((mu * (1 - mu)).sum()) + prior * own * (1 - own) * 2
-        after = a + slope / max(curve, 1e-12)
-        after = after if low < after < high else (low + high) / 2
-        if abs(after - a) < 1e-13 * max(1.0, abs(a)):
+        curve = float((mu * (1 - mu)).sum()) + prior * probability * (1 - probability) * 2
+        next_intercept = a + slope / max(curve, 1e-12)
+        next_intercept = next_intercept if low < next_intercept < high else (low + high) / 2
+        if abs(next_intercept - a) < 1e-13 * max(1.0, abs(a)):
             break
-        a = after
+        a = next_intercept
     return a
 
 
@@ -128,10 +132,10 @@ class Climbs:
     def seen(self, parts: Mapping[int, Cut], penalised: Mapping[int, NDArray[np.bool_]]) -> Climbs:
         """One round: accept or halve every active step; ``penalised`` says which coefficients have the log-F prior."""
         base, move, information = list(self.base), list(self.move), list(self.information)
-        height, done, steps = self.height.copy(), self.done.copy(), self.steps.copy()
+        height, converged, steps = self.height.copy(), self.done.copy(), self.steps.copy()
         for j, part in parts.items():
-            at, prior = self.trial(j), np.flatnonzero(penalised[j])
-            density, score, curvature = logf(at[prior])
+            trial, prior = self.trial(j), np.flatnonzero(penalised[j])
+            density, score, curvature = logf(trial[prior])
             value = part.height + density
             g, i = part.score.copy(), part.information.copy()
             g[prior] += score
@@ -140,12 +144,16 @@ class Climbs:
             if value < height[j] - 1e-9 * max(1.0, abs(height[j])) and steps[j] < MOST:
                 move[j] = move[j] / 2
                 continue
-            base[j], height[j], information[j] = at, value, i
+            base[j], height[j], information[j] = trial, value, i
             # a coefficient about which nothing is known stays where it is
             step: Array = ordered.product(inverse(i), g[:, None])[:, 0] if len(g) else g
             longest = float(np.abs(step).max(initial=0.0))
             if longest < TOLERANCE or steps[j] >= MOST:
-                base[j], move[j], done[j] = at + (step if longest < TOLERANCE else 0.0), np.zeros(len(at)), True
+                base[j], move[j], converged[j] = (
+                    trial + (step if longest < TOLERANCE else 0.0),
+                    np.zeros(len(trial)),
+                    True,
+                )
                 continue
             move[j] = step * min(1.0, LONGEST / longest)
         return replace(
@@ -154,7 +162,7 @@ class Climbs:
             move=tuple(move),
             information=tuple(information),
             height=height,
-            done=done,
+            done=converged,
             steps=steps,
         )
 
@@ -166,7 +174,7 @@ class Climbs:
 
 
 def inverse(symmetric: Array) -> Array:
-    """Moore and Penrose's inverse of a symmetric matrix, in one written order (CONCORD 1); eigenvalues below 1e-12 of the largest are 0.
+    """Moore and Penrose's inverse of a symmetric matrix, in one written order; eigenvalues below 1e-12 of the largest are 0.
 
     Scaled by the roots of its diagonal first: Jacobi's rotations are then accurate for coefficients of very different information.
 
@@ -176,7 +184,7 @@ def inverse(symmetric: Array) -> Array:
     size = np.sqrt(np.maximum(np.diagonal(symmetric), 0.0))
     scale = np.where(size > 1e-12 * size.max(initial=0.0), 1.0 / np.where(size > 0, size, 1.0), 0.0)
     values, vectors = ordered.eigen(symmetric * scale[:, None] * scale[None, :])
-    known = np.abs(values) > 1e-12 * np.abs(values).max(initial=0.0)
-    weights = np.where(known, 1.0 / np.where(known, values, 1.0), 0.0)
+    nonzero = np.abs(values) > 1e-12 * np.abs(values).max(initial=0.0)
+    weights = np.where(nonzero, 1.0 / np.where(nonzero, values, 1.0), 0.0)
     out: Array = ordered.product(vectors * weights, np.ascontiguousarray(vectors.T))
     return out * scale[:, None] * scale[None, :]

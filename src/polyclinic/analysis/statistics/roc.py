@@ -32,18 +32,18 @@ class Area:
 def placements(cases: Array, others: Array) -> tuple[Array, Array, float, float]:
     """Per bin: the part of the others below a case there, the part of the cases above another there; ties count half."""
     m, n = float(cases.sum()), float(others.sum())
-    below = (np.cumsum(others) - others + others / 2) / max(n, 1e-300)
-    above = (m - np.cumsum(cases) + cases / 2) / max(m, 1e-300)
-    return below, above, m, n
+    rank_below = (np.cumsum(others) - others + others / 2) / max(n, 1e-300)
+    rank_above = (m - np.cumsum(cases) + cases / 2) / max(m, 1e-300)
+    return rank_below, rank_above, m, n
 
 
 def _delong(cases: Array, others: Array) -> tuple[float, float]:
-    below, above, m, n = placements(cases, others)
+    rank_below, rank_above, m, n = placements(cases, others)
     if m < 1 or n < 1:
         return 0.5, 0.25
-    value = float(cases @ below / m)
-    first = float(cases @ (below - value) ** 2 / max(m - 1, 1))
-    second = float(others @ (above - value) ** 2 / max(n - 1, 1))
+    value = float(cases @ rank_below / m)
+    first = float(cases @ (rank_below - value) ** 2 / max(m - 1, 1))
+    second = float(others @ (rank_above - value) ** 2 / max(n - 1, 1))
     return value, first / m + second / n
 
 
@@ -93,13 +93,13 @@ def pooled_area(parts: Sequence[tuple[Array, Array]]) -> Area:
     if not pairs.sum():
         return Area(0.5, 0.0, 1.0, 0.25, round(m), round(n))
     weights = pairs / pairs.sum()
-    found = [_delong(c, o) for c, o in parts]
-    value = float(sum(w * v for w, (v, _) in zip(weights, found)))
-    variance = float(sum(w * w * s for w, (_, s) in zip(weights, found)))
+    areas = [_delong(c, o) for c, o in parts]
+    value = float(sum(w * v for w, (v, _) in zip(weights, areas)))
+    variance = float(sum(w * w * s for w, (_, s) in zip(weights, areas)))
     low, high = _score_interval(value, [(float(w), *s) for w, s in zip(weights, sizes) if w])
     if 0 < value < 1:
-        at, spread = math.log(value / (1 - value)), Z * math.sqrt(variance) / (value * (1 - value))
-        low, high = min(low, _expit(at - spread)), max(high, _expit(at + spread))
+        logit, spread = math.log(value / (1 - value)), Z * math.sqrt(variance) / (value * (1 - value))
+        low, high = min(low, _expit(logit - spread)), max(high, _expit(logit + spread))
     return Area(value, low, high, variance, round(m), round(n))
 
 
@@ -124,14 +124,14 @@ def difference(joint: Sequence[Array]) -> tuple[float, float, float]:
     for j, weight in zip(joint, pairs):
         if not weight:
             continue
-        others, cases = j
-        m, n = float(cases.sum()), float(others.sum())
-        marks = [placements(cases.sum(axis), others.sum(axis))[:2] for axis in (1, 0)]
-        below = marks[0][0][:, None] - marks[1][0][None, :]
-        above = marks[0][1][:, None] - marks[1][1][None, :]
-        gap = float((cases * below).sum() / m)
-        spread = float((cases * (below - gap) ** 2).sum()) / max(m - 1, 1) / m
-        spread += float((others * (above - gap) ** 2).sum()) / max(n - 1, 1) / n
+        controls, cases = j
+        m, n = float(cases.sum()), float(controls.sum())
+        marks = [placements(cases.sum(axis), controls.sum(axis))[:2] for axis in (1, 0)]
+        rank_below = marks[0][0][:, None] - marks[1][0][None, :]
+        rank_above = marks[0][1][:, None] - marks[1][1][None, :]
+        gap = float((cases * rank_below).sum() / m)
+        spread = float((cases * (rank_below - gap) ** 2).sum()) / max(m - 1, 1) / m
+        spread += float((controls * (rank_above - gap) ** 2).sum()) / max(n - 1, 1) / n
         value, variance, total = value + weight * gap, variance + weight**2 * spread, total + weight
     if not total:
         return 0.0, -1.0, 1.0
@@ -144,8 +144,8 @@ def curve(cases: Array, others: Array, *, minimum: int = 11) -> tuple[tuple[floa
     m, n = float(cases.sum()), float(others.sum())
     points = [(0.0, 0.0)]
     a = b = 0.0
-    up, right = np.cumsum(cases[::-1]), np.cumsum(others[::-1])
-    for x, y in zip(up, right):
+    true_positives, right = np.cumsum(cases[::-1]), np.cumsum(others[::-1])
+    for x, y in zip(true_positives, right):
         if x - a >= minimum and y - b >= minimum and m - x >= minimum and n - y >= minimum:
             points.append((float(y / n), float(x / m)))
             a, b = float(x), float(y)
@@ -164,8 +164,8 @@ def calibration(
     cuts, y, n = [0], 0.0, 0.0
     for at in range(len(size)):
         y, n = y + float(cases[at]), n + float(size[at])
-        left = float(cases[at + 1 :].sum()), float(others[at + 1 :].sum())
-        if n >= total / groups and y >= minimum and n - y >= minimum and min(left) >= minimum:
+        remaining = float(cases[at + 1 :].sum()), float(others[at + 1 :].sum())
+        if n >= total / groups and y >= minimum and n - y >= minimum and min(remaining) >= minimum:
             cuts.append(at + 1)
             y = n = 0.0
     if y < minimum or n - y < minimum:  # the last group takes what is left; too few: it joins the one before

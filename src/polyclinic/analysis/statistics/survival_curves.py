@@ -60,11 +60,11 @@ def restricted_mean(curve: Survival, width: float) -> float:
 def log_rank(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[float, float]:
     """Test that two groups have the same hazard: chi-square statistic and p-value; each group is (censored, events)."""
     n = [(g[0] + g[1])[::-1].cumsum()[::-1] for g in (first, second)]
-    d, both = first[1] + second[1], n[0] + n[1]
-    use = both > 1
-    share = np.where(use, n[0] / np.maximum(both, 1.0), 0.0)
-    observed, expected = float(first[1].sum()), float((d * n[0] / np.maximum(both, 1.0)).sum())
-    variance = float((d * share * (1 - share) * (both - d) / np.maximum(both - 1, 1.0))[use].sum())
+    d, at_risk = first[1] + second[1], n[0] + n[1]
+    use = at_risk > 1
+    share = np.where(use, n[0] / np.maximum(at_risk, 1.0), 0.0)
+    observed, expected = float(first[1].sum()), float((d * n[0] / np.maximum(at_risk, 1.0)).sum())
+    variance = float((d * share * (1 - share) * (at_risk - d) / np.maximum(at_risk - 1, 1.0))[use].sum())
     statistic = (observed - expected) ** 2 / variance if variance > 0 else 0.0
     return statistic, chi_square(statistic)
 
@@ -96,11 +96,11 @@ def efron_sums(x: Array, time: NDArray[np.int64], event: NDArray[np.bool_], grid
         np.add.at(out, time[use], rows[use])
         return out
 
-    everybody = by_time(np.ones(len(x), bool))[::-1].cumsum(0)[::-1]
+    risk_set = by_time(np.ones(len(x), bool))[::-1].cumsum(0)[::-1]
     dead = by_time(event)
     deaths = np.bincount(time[event], minlength=grid).astype(np.float64)
     cut = (1, 1 + p)
-    a, b = np.split(everybody, cut, axis=1), np.split(dead, cut, axis=1)
+    a, b = np.split(risk_set, cut, axis=1), np.split(dead, cut, axis=1)
     return EfronSums(
         a[0][:, 0],
         a[1],

@@ -35,7 +35,7 @@ def every_attack(seed: int = 0) -> Iterator[Attack]:
 def _insider(seed: int) -> Iterator[Attack]:
     """A hospital takes its own noise off the totals that it sees: the rest must still be what was booked."""
     from polyclinic.auditing.run import Insider, audit
-    from polyclinic.methods.dpem.method import DPEM
+    from polyclinic.methods.estimators.phenotypes import DPEM
     from polyclinic.privacy.accounting.budget import Privacy
 
     for sites, lost in ((4, 0), (5, 1)):

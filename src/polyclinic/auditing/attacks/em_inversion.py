@@ -1,4 +1,4 @@
-"""Inverting EM's sums: what colluding sites learn of the others' patients (ERRATA E4.8, PRIVACY 2.4).
+"""Inverting EM's sums: what colluding sites learn of the others' patients (ERRATA E4.8).
 
 The colluders know the public mixture before every round and the total of every round. They subtract what they added
 themselves; what is left are the sums ``(a, b, C)`` over the honest sites' records: k (1 + d + d(d+1)/2) equations a round for

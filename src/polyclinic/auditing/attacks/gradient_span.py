@@ -1,4 +1,4 @@
-"""The gradient's span: who is in a hospital, read from one message of UnPSL (ERRATA E3.11, PRIVACY 2.5).
+"""The gradient's span: who is in a hospital, read from one message of UnPSL (ERRATA E3.11).
 
 A site minimises f_p(W_p) + rho/2 |W_p - W + U_p|^2, so where it stops, the slope of f_p is -rho (W_p + U_p - W): W_p + U_p is
 all a coordinator needs. Without redundancy penalty the slope is X'(C + C')X W_p, whose columns lie in the span of the site's
@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.methods.similarity.federated import ConsensusUnPSL
-from polyclinic.methods.similarity.federated_state import UnPSLPublic
+from polyclinic.methods.similarity.federated_setup import UnPSLPublic
 from polyclinic.methods.similarity.redundancy import Redundancy
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site

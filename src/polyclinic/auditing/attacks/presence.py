@@ -58,9 +58,7 @@ def right_guesses(make: Callable[[], Method], seed: int) -> int:
 
 def run(seed: int = 0) -> Iterator[Attack]:
     """Exact totals tell, paid ones do not."""
-    from polyclinic.methods.dpem.method import DPEM
-    from polyclinic.methods.localtf import LocalTF
-    from polyclinic.methods.sumals import SumALS
+    from polyclinic.methods.estimators.phenotypes import DPEM, LocalTF, SumALS
     from polyclinic.privacy.accounting.budget import Privacy
 
     size = f"{SITES} sites of {EACH} patients"

@@ -66,7 +66,7 @@ def recovered(heard: Sequence[Tapped], diagnoses: int) -> Array:
 
 def run(seed: int = 0) -> Iterator[Attack]:
     """Exact totals give the whole record; of a code that fewer than eleven have, a floor leaves no row to read."""
-    from polyclinic.methods.sumals import SumALS
+    from polyclinic.methods.estimators.phenotypes import SumALS
     from polyclinic.protocol.minimum_patients import MinimumPatients
 
     def make() -> SumALS:

@@ -1,4 +1,4 @@
-"""What TRIP's plain messages tell a curious coordinator (PRIVACY 2.2, ERRATA E2.8).
+"""What TRIP's plain messages tell a curious coordinator (ERRATA E2.8).
 
 Eq. 9 reads A_k G = M + omega A + H with ONE R x R matrix G = Pi'Pi + omega I for all codes, and M (the MTTKRP) zero for a code
 that nobody has. R absent codes give G, G gives M, and M shows every code that has a single carrier (attack 1). A patient who
@@ -15,8 +15,8 @@ from scipy.optimize import least_squares
 
 import polyclinic.tensors.cp as cp
 from polyclinic.auditing.attacks.tap import Attack, Tapped, listen
-from polyclinic.methods.localtf import LocalTF
-from polyclinic.methods.trip import TRIP
+from polyclinic.methods.estimators.phenotypes import TRIP, LocalTF
+from polyclinic.methods.trip import TRIPPrivate
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.kernels.mttkrp import mttkrp
@@ -102,7 +102,8 @@ def run(seed: int = 0) -> list[Attack]:
         heard = [s for s in listen(literal, sites) if s.step.name == "sweep"]
         clear = aggregation == "plain"
         _, found = recover_mttkrp(heard[0], absent)
-        patients, _ = literal._patients(tensor, np.zeros((tensor.patients, 8)), heard[0].before.factors, 1)
+        nothing_solved = TRIPPrivate(np.zeros((tensor.patients, 8)))
+        patients, _ = literal.solve_patients(sites[0], nothing_solved, heard[0].before)
         truth = mttkrp(tensor, [patients, *heard[0].before.factors], 1)
         error = float(np.abs(found - truth).max() / np.abs(truth).max())
         shown = set(np.flatnonzero(np.abs(found).max(1) > 1e-9 * np.abs(truth).max()).tolist())

@@ -1,1 +1,1 @@
-"""Contract checks that every method, aggregator and source must pass, ours or a stranger's (pc.check_protocol, pc.check_sum, pc.check_source)."""
+"""Contract checks for methods, aggregators and sources (check_protocol, check_sum, check_source)."""

@@ -132,7 +132,7 @@ class SumChecks:
     def facts_part(self) -> None:
         """says what it is: a name, who sees what, whether it bears losses"""
         facts = _facts(self.adder)
-        assert facts is not None, "facts: ClassVar[SumFacts] is missing"
+        assert facts is not None, "facts: ClassVar[AggregatorFacts] is missing"
         faults = [] if facts.name and facts.name == facts.name.lower() else [f"name {facts.name!r} is no word"]
         if facts.name in NAMES and kind_of(facts.name) is not type(self.adder):
             faults.append(f"name {facts.name!r} is that of a sum of Polyclinic: a study could not name yours")

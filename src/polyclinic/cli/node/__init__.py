@@ -1,1 +1,1 @@
-"""Commands of a hospital's node and of the coordinator, one file a verb."""
+"""Commands for hospitals and the coordinator."""

@@ -13,6 +13,10 @@ from polyclinic.cli.node.members import COMMANDS, Folder, Json, home_of, say
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
     from polyclinic.node.signed_study import StudyOrder
+import os
+import time
+from collections.abc import Callable
+from typing import Final
 
 __all__ = ["app"]
 
@@ -21,6 +25,7 @@ app.command("doctor")(doctor.coordinator)
 for _command in COMMANDS:
     app.command()(_command)
 
+ENDED: Final = ("finished", "stopped", "failed")
 Wait = Annotated[
     str | None,
     typer.Option(
@@ -186,10 +191,8 @@ def _run(home: CoordinatorFolder, order: StudyOrder, json_: bool, wait: float | 
             if wait is None:
                 value = follow(home, order, tell)
             else:
-                from polyclinic.cli.node.onlooker import look_on
-
-                value = look_on(home, order, wait, tell)
-                if value["state"] not in ("finished", "stopped", "failed"):
+                value = _watch(home, order, wait, tell)
+                if value["state"] not in ENDED:
                     text = f"study {order.id}: {value['state']}; polyclinic coordinator status {home.path} says how far it is"
                     say({**value, "study": order.id, "run": str(home.run(order.id))}, json_, text)
                     return
@@ -256,3 +259,28 @@ def _news(event: dict[str, Any]) -> None:
         text = f"{event['site']}: {event['event']}" + (f" ({reasons})" if reasons else "") if told else ""
     if text:
         console.print(text, markup=False, soft_wrap=True)
+
+
+def _watch(
+    folder: CoordinatorFolder, order: StudyOrder, seconds: float, tell: Callable[[dict[str, object]], None]
+) -> dict[str, object]:
+    """Let a process of its own follow the study, watch it for so many seconds, and return how the study stands then."""
+    from polyclinic.node.doctor.processes import Recorded, alive, launch
+    from polyclinic.node.flare.coordinator_service import progress, state_of
+
+    run = folder.run(order.id)
+    note = folder.pids / f"follow-{order.id}.json"  # `coordinator stop` ends what is noted there
+    if not alive(Recorded.read(note)):
+        argv = ["-m", "polyclinic.cli", "coordinator", "resume", str(folder.path.resolve()), order.id, "--json"]
+        launch(argv, env=dict(os.environ), log=run / "follow.log", note=note)
+    shown, end = len(progress(run)), time.monotonic() + seconds
+    while True:
+        fresh = progress(run)
+        for event in fresh[shown:]:
+            tell(event)
+        shown = max(shown, len(fresh))
+        value = state_of(folder, order)
+        over = value["state"] in ENDED and not alive(Recorded.read(note))  # the follower also publishes what was found
+        if over or time.monotonic() >= end:
+            return value if over or value["state"] not in ENDED else {**value, "state": "ending"}
+        time.sleep(0.2)

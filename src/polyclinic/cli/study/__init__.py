@@ -1,1 +1,1 @@
-"""Commands of a researcher, one file a verb: data, studies, models, reports."""
+"""Commands for researchers: data, studies, models, reports."""

@@ -121,9 +121,7 @@ def _study(patients: int, seed: int, data: Path | None) -> Study:
         asked = "Which combinations of procedures and diagnoses do six intensive care units have in common?"
         identity = {"name": "demo", "seed": seed, "description": asked}
         return Study.parse({"study": identity, "data": generated, "method": method})
-    from polyclinic.cli.study.demo_mimic import study_of
-
-    return study_of(data, seed)
+    return Study.parse(_mimic(data, seed))
 
 
 def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, Any]]:
@@ -211,3 +209,27 @@ def _print_private(console: Console, rows: list[dict[str, Any]]) -> None:
 
 def _number(value: float | None, digits: int) -> str:
     return "-" if value is None else f"{value:.{digits}f}"
+
+
+def _mimic(data: Path, seed: int) -> dict[str, Any]:
+    """Return a study of a hospital's own MIMIC-III tables, one site an intensive care unit.
+
+    Drugs and abnormal laboratory results of the same day (TRIP's data), outcome death in hospital.
+
+    Parameters
+    ----------
+    data
+        Folder of MIMIC-III tables, such as the open demo of 100 patients.
+    """
+    return {
+        "study": {"name": "mimic3", "seed": seed, "description": "Phenotypes of intensive care units."},
+        "tensor": {
+            "modes": ["drug", "abnormal_lab"],
+            "window": "day",
+            "cap": 3,  # TRIP truncates counts at three
+            "top": {"drug": 200, "abnormal_lab": 100},
+        },
+        "labels": {"outcome": "mortality"},
+        "sites": {"source": {"kind": "mimic3", "folder": str(data.resolve())}, "split": True},
+        "method": {"name": "trip", "rank": 8, "aggregation": "masked"},
+    }

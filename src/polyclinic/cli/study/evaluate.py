@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+if TYPE_CHECKING:
+    from polyclinic.analysis.findings import Findings
+    from polyclinic.config import Node, Study
+    from polyclinic.models.file import Learned
+    from polyclinic.records.sites.site import Site
+    from polyclinic.studies.run_folder import RunFolder
 
 __all__ = ["command"]
 
@@ -22,65 +30,79 @@ def command(
     as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
 ) -> None:
     """Evaluate a stored model on a study's sites: prevalence, Table 1, outcome, survival, unseen codes."""
-    from secrets import token_hex
-
-    from polyclinic.cli.console import busy, console, say_json
+    from polyclinic.cli.console import console, say_json
     from polyclinic.config import Study
-    from polyclinic.models import load
-    from polyclinic.privacy.accounting.budget import Privacy
-    from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
-    from polyclinic.protocol.patient_halves import names_of
-    from polyclinic.studies.analyses import forecast_for, plan_of, refused, run_acts
-    from polyclinic.studies.owners import door_in_process, owners_of
+    from polyclinic.models.file import load
+    from polyclinic.privacy.gate.owner_rules import policy_of
+    from polyclinic.studies.analyses import forecast_for, plan_of, refused
     from polyclinic.studies.run_folder import RunFolder
-    from polyclinic.studies.simulate import gathered
 
     run, asked = RunFolder(folder), Study.read(study)
-    plan = plan_of(asked)
-    nodes = {n.name: n for n in asked.nodes()}
-    refused({n: policy_of(node) for n, node in nodes.items()}, plan.what)
+    run.check_format()
+    refused({n.name: policy_of(n) for n in asked.nodes()}, plan_of(asked).what)
     model = load(run.model())
     if plan_only:
-        told = forecast_for(asked, model)
+        forecast = forecast_for(asked, model)
         if as_json:
-            say_json({"forecast": [dict(zip(told.columns, r)) for r in told.rows]})
+            say_json({"forecast": [dict(zip(forecast.columns, r)) for r in forecast.rows]})
         else:
-            console.print(repr(told), markup=False, soft_wrap=True)
+            console.print(repr(forecast), markup=False, soft_wrap=True)
         return
-    with busy("reading the sites", quiet=as_json):
-        who = gathered(asked)
-    sites, run_id = who.sites, token_hex(16)
-    owners = owners_of(asked, sites, who.joined)
-    doors = {}
-    named = asked.method.name if asked.method is not None else "evaluate"
-    privacy = None if asked.privacy is None else Privacy(**asked.privacy.model_dump(exclude_none=True))
-    for s in sites:
-        payers = payers_of(owners, s.name, run_id)
-        doors[s.name] = door_in_process(s.name, asked.name, run.ledgers, payers, run=f"{run_id}-{s.name}")
-        doors[s.name].admit(asked.name, named, privacy, [x.name for x in sites], s.patients)
-    if privacy is None:  # one set of people of each owner, however many sites it was divided into
-        for node in nodes.values():
-            mine = [s for s in sites if any(n.name == node.name for n in owners[s.name])]
-            people = sorted(n for s in mine for n in names_of(s))
-            for payer in payers_of({"": (node,)}, "", run_id):
-                payer.evaluates(run_id, people, f"node {node.name!r} does not take part in study {asked.name!r}")
-    with busy("evaluating", quiet=as_json):
-        minimum = max([11, *(policy_of(n).min_cell for n in nodes.values())])
-        how = asked.method.parameters.get("aggregation", "plain") if asked.method is not None else "plain"
-        found = run_acts(
-            asked, model, sites, doors=doors, minimum=minimum, aggregation=str(how) if privacy else "plain"
-        )
-    for d in doors.values():
-        d.close()
+    findings = _evaluated(run, asked, model, quiet=as_json)
     path = run.path / "findings.json"
-    value = found.to_json()
-    if path.is_file():  # what came back was found with the fit, and stays
+    value = findings.to_json()
+    if path.is_file():  # what was found with the fit stays
         before = run.read_json(path)
         value |= {k: before[k] for k in ("replicability", "replicable") if before.get(k) is not None}
-        value["missing"] = {k: v for k, v in found.missing.items() if k != "replicate" or not value["replicability"]}
+        value["missing"] = {k: v for k, v in findings.missing.items() if k != "replicate" or not value["replicability"]}
     run.write_json(path, value)
     if as_json:
         say_json(value)
         return
-    console.print(repr(found), markup=False, soft_wrap=True)
+    console.print(repr(findings), markup=False, soft_wrap=True)
     console.print(f"written: {path}; polyclinic report {run.path} shows it", markup=False, soft_wrap=True)
+
+
+def _evaluated(run: RunFolder, asked: Study, model: Learned, *, quiet: bool) -> Findings:
+    """Run the analyses on the study's sites, with the agreement of every owner."""
+    from secrets import token_hex
+
+    from polyclinic.cli.console import busy
+    from polyclinic.privacy.accounting.budget import Privacy
+    from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
+    from polyclinic.studies.analyses import run_acts
+    from polyclinic.studies.owners import door_in_process, owners_of
+    from polyclinic.studies.simulate import gathered
+
+    with busy("reading the sites", quiet=quiet):
+        who = gathered(asked)
+    sites, run_id, nodes = who.sites, token_hex(16), asked.nodes()
+    owners = owners_of(asked, sites, who.joined)
+    name, parameters = ("evaluate", {}) if asked.method is None else (asked.method.name, asked.method.parameters)
+    privacy = None if asked.privacy is None else Privacy(**asked.privacy.model_dump(exclude_none=True))
+    gates = {}
+    for s in sites:
+        payers = payers_of(owners, s.name, run_id)
+        gates[s.name] = door_in_process(s.name, asked.name, run.ledgers, payers, run=f"{run_id}-{s.name}")
+        gates[s.name].admit(asked.name, name, privacy, [x.name for x in sites], s.patients)
+    if privacy is None:
+        _agree_on_people(asked, sites, owners, run_id)
+    with busy("evaluating", quiet=quiet):
+        minimum = max([11, *(policy_of(n).min_cell for n in nodes)])
+        aggregation = str(parameters.get("aggregation", "plain")) if privacy else "plain"
+        findings = run_acts(asked, model, sites, doors=gates, minimum=minimum, aggregation=aggregation)
+    for gate in gates.values():
+        gate.close()
+    return findings
+
+
+def _agree_on_people(asked: Study, sites: Sequence[Site], owners: Mapping[str, tuple[Node, ...]], run_id: str) -> None:
+    """Ask each owner about one set of people, however many sites the owner's patients were divided into."""
+    from polyclinic.privacy.gate.owner_rules import payers_of
+    from polyclinic.protocol.patient_halves import names_of
+
+    for node in asked.nodes():
+        own_sites = [s for s in sites if any(n.name == node.name for n in owners[s.name])]
+        people = sorted(n for s in own_sites for n in names_of(s))
+        for payer in payers_of({"": (node,)}, "", run_id):
+            payer.evaluates(run_id, people, f"node {node.name!r} does not take part in study {asked.name!r}")

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+
+if TYPE_CHECKING:
+    from polyclinic.studies.run_folder import RunFolder
 
 __all__ = ["command"]
 
@@ -14,7 +18,7 @@ def command(
     folder: Annotated[Path, typer.Argument(help="A run folder, as demo, simulate or coordinator write it.")],
     out: Annotated[Path | None, typer.Option("--out", help="HTML file to write; default: report.html there.")] = None,
     export: Annotated[
-        bool, typer.Option("--export", help="Also every table as CSV and Parquet, the model, citation.bib: exports/.")
+        bool, typer.Option("--export", help="Also every table as CSV, the model, citation.bib: exports/.")
     ] = False,
     ohdsi: Annotated[
         Path | None,
@@ -51,16 +55,16 @@ def command(
     """Write the report of a run folder as one HTML file."""
     from dataclasses import asdict
 
-    from polyclinic.cli.console import busy, console, say_json
+    from polyclinic.cli.console import busy, say_json
     from polyclinic.errors import ConfigError
     from polyclinic.report.html import write_report
     from polyclinic.studies.run_folder import RunFolder
 
     run = RunFolder(folder)
-    faults = []
-    faults += [f"--sheet {name!r} is not a file name" for name in sheet or () if not name or Path(name).name != name]
+    faults = [f"--sheet {name!r} is not a file name" for name in sheet or () if not name or Path(name).name != name]
     if faults:
         raise ConfigError("report: wrong options", faults=faults)
+    run.check_format()
     made: dict[str, Any] = {}
     broken: list[str] = []
     if reviewed:
@@ -76,44 +80,67 @@ def command(
         else:
             path = write_report(run, out=out, failed=broken.append)
     made |= {"report": str(path), "bytes": path.stat().st_size}
-    if export:
-        from polyclinic.report.export.tables import export as write_exports
-
-        with busy("writing exports", quiet=as_json):
-            made["exports"] = [str(p) for p in write_exports(run)]
-    if ohdsi is not None:
-        from polyclinic.report.export.ohdsi import write_ohdsi
-
-        made["ohdsi"] = [str(p) for p in write_ohdsi(run, ohdsi)]
-    if concept_sets:
-        from polyclinic.report.export.concept_sets import write_concept_sets
-
-        made["concepts"] = [str(p) for p in write_concept_sets(run)]
-    if sheet:
-        from polyclinic.report.cards import cards
-        from polyclinic.report.contents import RunContents
-        from polyclinic.report.export.review_sheet import write_sheet
-
-        contents = RunContents.read(run)
-        found = cards(contents) if contents.kind == "phenotypes" else ()
-        made["sheets"] = [str(write_sheet(found, run.path / "review" / f"{r}.csv", reviewer=r)) for r in sheet]
-    if cohort is not None:
-        from polyclinic.report.export.omop_cohort import write_cohort
-
-        target = run.path / "sites" / cohort / "cohort"
-        made["cohort"] = [str(p) for p in write_cohort(run, cohort, tensor, events=events, out=target)]
-    unmade = ConfigError(
-        f"the report is written ({path}), but not all sections of others could be made",
-        faults=broken,
-        hint="mend the section, or uninstall its package; its tab says the same",
-    )
+    asked: dict[str, tuple[bool, Callable[[], list[Path]]]] = {
+        "exports": (export, lambda: _exports(run, as_json)),
+        "ohdsi": (ohdsi is not None, lambda: _ohdsi(run, ohdsi or Path())),
+        "concepts": (concept_sets, lambda: _concept_sets(run)),
+        "sheets": (bool(sheet), lambda: _sheets(run, sheet or [])),
+        "cohort": (cohort is not None, lambda: _cohort(run, cohort or "", tensor, events)),
+    }
+    made |= {name: [str(p) for p in write()] for name, (wanted, write) in asked.items() if wanted}
     if as_json:
         say_json(made)
-        if broken:
-            raise unmade
-        return
-    console.print(f"report:    {path}", soft_wrap=True)
-    for name in ("exports", "ohdsi", "concepts", "sheets", "cohort"):
+    else:
+        _print(made, list(asked))
+    if broken:
+        raise ConfigError(
+            f"the report is written ({path}), but not all sections of others could be made",
+            faults=broken,
+            hint="mend the section, or uninstall its package; its tab says the same",
+        )
+
+
+def _exports(run: RunFolder, quiet: bool) -> list[Path]:
+    from polyclinic.cli.console import busy
+    from polyclinic.report.export.tables import export
+
+    with busy("writing exports", quiet=quiet):
+        return export(run)
+
+
+def _ohdsi(run: RunFolder, out: Path) -> list[Path]:
+    from polyclinic.report.export.ohdsi import write_ohdsi
+
+    return write_ohdsi(run, out)
+
+
+def _concept_sets(run: RunFolder) -> list[Path]:
+    from polyclinic.report.export.concept_sets import write_concept_sets
+
+    return write_concept_sets(run)
+
+
+def _sheets(run: RunFolder, reviewers: list[str]) -> list[Path]:
+    from polyclinic.report.cards import cards
+    from polyclinic.report.contents import RunContents
+    from polyclinic.report.export.review_sheet import write_sheet
+
+    contents = RunContents.read(run)
+    phenotypes = cards(contents) if contents.kind == "phenotypes" else ()
+    return [write_sheet(phenotypes, run.path / "review" / f"{r}.csv", reviewer=r) for r in reviewers]
+
+
+def _cohort(run: RunFolder, site: str, tensor: Path | None, events: Path | None) -> list[Path]:
+    from polyclinic.report.export.omop_cohort import write_cohort
+
+    return write_cohort(run, site, tensor, events=events, out=run.path / "sites" / site / "cohort")
+
+
+def _print(made: dict[str, Any], names: list[str]) -> None:
+    from polyclinic.cli.console import console
+
+    console.print(f"report:    {made['report']}", soft_wrap=True)
+    for name in names:
         if name in made:
             console.print(f"{name + ':':<10} {len(made[name])} files in {Path(made[name][0]).parent}", soft_wrap=True)
     if "agreement" in made:
@@ -122,5 +149,3 @@ def command(
         console.print(
             f"review:    {a['reviewers']} sheets, {a['phenotypes']} phenotypes, {a['meaningful']:.0%} meaningful{kappa}"
         )
-    if broken:
-        raise unmade

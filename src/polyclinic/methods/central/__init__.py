@@ -1,1 +1,1 @@
-"""Baselines that see all patients: CP-ALS and CP-SGD on pooled data."""
+"""Baselines on pooled data: CP-ALS and CP-SGD."""

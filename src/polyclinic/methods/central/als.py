@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Literal, Never, Self
+from typing import Literal, Never, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
-from polyclinic.methods.central.base import Central, Clock, Data
+from polyclinic.methods.central.base import Central, Clock, Data, StartRun
 from polyclinic.methods.central.count_als import PooledLikelihood
 from polyclinic.methods.rounds.count_rounds import LossParams
 from polyclinic.methods.starts.random import start
 from polyclinic.protocol.outcome import Progress
-from polyclinic.protocol.parameter_types import CPALSTyped
 from polyclinic.tensors import cp, device
 from polyclinic.tensors import observed_only as completion
 from polyclinic.tensors.als_sweep import Processor, Swept, Workplace, sweep
@@ -27,7 +25,7 @@ from polyclinic.util.threads import one_thread
 __all__ = ["CPALS", "distinct_sweep"]
 
 Matrix = NDArray[np.float64]
-LARGEST = 128  # columns whose Gram fits the shared memory of a card
+LARGEST_CARD_RANK = 128  # limit: columns whose Gram fits the shared memory of a card
 
 
 class CPALSParams(LossParams):
@@ -56,17 +54,7 @@ class CPALSParams(LossParams):
     precision: Literal["float64", "float32"] = Field("float64", description="Of products on a card.")
 
 
-@dataclass(frozen=True)
-class AlsRun:
-    """One start, run to its end: all factors (patients first, feature columns of length 1)."""
-
-    seed: int
-    factors: list[Matrix]
-    objective: float
-    history: list[dict[str, Any]]
-
-
-class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
+class CPALS(PooledLikelihood, Central[CPALSParams]):
     """Phenotypes from all patients under one roof, by alternating least squares.
 
     Minimises 1/2 ||O - X||^2 over all cells (``zeros="observed"``) or over the nonzeros only (``"missing"``), plus
@@ -128,7 +116,7 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         seed: int,
         given: Sequence[Matrix] | None,
         progress: Callable[[Progress], None] | None,
-    ) -> AlsRun:
+    ) -> StartRun:
         p = self.params
         features = start(tensor.shape[1:], p.rank, seed) if given is None else _checked(given, tensor, p.rank)
         factors: list[Matrix] = [np.zeros((tensor.patients, p.rank)), *features]
@@ -146,19 +134,15 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
             else:
                 gradient = p.nonnegative and given is None and len(clock.history) < p.warmup
                 objective, swept = self._observed(work, factors, unit, gradient, norm, swept)
-                cells = float(np.prod([float(d) for d in tensor.shape]))
-                figures = {
-                    "rmse_full": float(np.sqrt(swept.sse / max(cells, 1.0))),
-                    "fit": 1.0 - float(np.sqrt(swept.sse / norm)) if norm else 1.0,
-                }
+                figures = _full_figures(tensor, swept.sse, norm)
             if clock.tick({"objective": objective, **figures}, "lower distinct, or raise ridge") and not gradient:
                 break
-        return AlsRun(seed, [work.get(f) for f in factors], clock.history[-1]["objective"], clock.end())
+        return StartRun(seed, [work.get(f) for f in factors], clock.history[-1]["objective"], clock.end())
 
     def _workplace(self, tensor: SparseTensor) -> Workplace[Matrix]:
         """The card where this process uses one and the card can do it, else the processor."""
         p = self.params
-        able = p.nonnegative and p.zeros == "observed" and not p.distinct and p.rank <= LARGEST
+        able = p.nonnegative and p.zeros == "observed" and not p.distinct and p.rank <= LARGEST_CARD_RANK
         if p.device == "cuda" and not able:
             raise ConfigError(
                 "a card computes non-negative factors of all cells without `distinct`, up to rank 128",
@@ -183,13 +167,17 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
         p = self.params
 
         def update(n: int, factor: Matrix, g: Matrix, m: Matrix, scale: Matrix) -> Matrix:
-            ridge = p.ridge * float(np.trace(g)) / p.rank
+            trace = float(np.trace(g)) / p.rank
             if n and p.distinct and len(unit) < n:  # the unit of lambda is fixed at the start, as TRIP's is
-                unit.append(float(np.trace(g)) / p.rank)
+                unit.append(trace)
             if n and gradient:
                 return work.descend(factor, g, m, scale, max(float(np.linalg.norm(g, 2)), 1e-300))
             if n and p.distinct:
                 return distinct_sweep(factor, g, m * scale, p.distinct * unit[n - 1], p.nonnegative, p.sweeps)
+            return solve(n, factor, g, m, scale)
+
+        def solve(n: int, factor: Matrix, g: Matrix, m: Matrix, scale: Matrix) -> Matrix:
+            ridge = p.ridge * float(np.trace(g)) / p.rank
             if p.nonnegative:
                 return work.hals(factor, g, m, scale, sweeps=10 if before is None and n == 0 else p.sweeps, ridge=ridge)
             return cp.least_squares(g, m * scale if n else m, ridge, out=None if n else factor)
@@ -214,6 +202,14 @@ class CPALS(CPALSTyped, PooledLikelihood, Central[CPALSParams]):
             )
             _to_patients(factors, n)
         return 0.5 * kernels.squared_error(tensor, factors, threads=p.threads)
+
+
+def _full_figures(tensor: SparseTensor, sse: float, norm: float) -> dict[str, float]:
+    cells = float(np.prod([float(d) for d in tensor.shape]))
+    return {
+        "rmse_full": float(np.sqrt(sse / max(cells, 1.0))),
+        "fit": 1.0 - float(np.sqrt(sse / norm)) if norm else 1.0,
+    }
 
 
 def _checked(given: Sequence[Matrix], tensor: SparseTensor, rank: int) -> list[Matrix]:

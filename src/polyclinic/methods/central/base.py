@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from typing import Any, TypedDict, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, Divergence
-from polyclinic.methods.factorization import Factorization, WeightedParams
+from polyclinic.methods.estimators.factorization import Factorization
+from polyclinic.methods.factorization import WeightedParams
 from polyclinic.privacy.card.card import central_card
 from polyclinic.protocol.outcome import Progress
 from polyclinic.protocol.schema import schema_of
@@ -82,12 +84,12 @@ class Central(Factorization[WP]):
         self.privacy_ = central_card(self.name)
         self._conclude()
 
-    def _best(self, runs: list[Any]) -> Any:
+    def _best(self, runs: list[StartRun]) -> StartRun:
         """The run with the lowest objective; the others say how stable it is."""
         best = min(runs, key=lambda r: r.objective)
         self.starts_ = [{"seed": r.seed, "rounds": len(r.history), "objective": r.objective} for r in runs]
-        others = [factor_match_score(best.factors[1:], r.factors[1:]) for r in runs if r is not best]
-        self.stability_ = float(np.mean(others)) if others else None
+        matches = [factor_match_score(best.factors[1:], r.factors[1:]) for r in runs if r is not best]
+        self.stability_ = float(np.mean(matches)) if matches else None
         self.objective_ = best.objective
         self.history_ = best.history
         return best
@@ -99,6 +101,16 @@ class StartMade(TypedDict):
     seed: int
     rounds: int
     objective: float
+
+
+@dataclass(frozen=True)
+class StartRun:
+    """One start, run to its end: all factors (patients first)."""
+
+    seed: int
+    factors: list[Matrix]
+    objective: float
+    history: list[dict[str, Any]]
 
 
 class Clock:
@@ -128,5 +140,5 @@ class Clock:
         self._tell("round", number, figures)
         if number < 2 or self.tol == 0:
             return False
-        before, now = self.history[-2]["objective"], figures["objective"]
-        return bool(abs(before - now) <= self.tol * max(abs(before), 1e-300))
+        previous = self.history[-2]["objective"]
+        return bool(abs(previous - figures["objective"]) <= self.tol * max(abs(previous), 1e-300))

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.methods.central.base import Central, Clock
+from polyclinic.methods.central.base import Central, Clock, StartRun
 from polyclinic.methods.rounds.count_rounds import REST
 from polyclinic.methods.rounds.losses import Climb, begun, climbed, likelihood_step, only_counts
 from polyclinic.methods.starts.random import start as random_start
@@ -30,16 +29,6 @@ else:
 __all__ = ["PooledLikelihood"]
 
 Matrix = NDArray[np.float64]
-
-
-@dataclass(frozen=True)
-class LikelihoodRun:
-    """One start, run to its end: all factors (patients first)."""
-
-    seed: int
-    factors: list[Matrix]
-    objective: float
-    history: list[dict[str, Any]]
 
 
 class PooledLikelihood(Base):
@@ -76,7 +65,7 @@ class PooledLikelihood(Base):
         seed: int,
         given: Sequence[Matrix] | None,
         progress: Callable[[Progress], None] | None,
-    ) -> LikelihoodRun:
+    ) -> StartRun:
         p = self.params
         factors = begun(random_start(tensor.shape[1:], p.rank, seed) if given is None else given)
         climb, patients = Climb(factors, -np.inf), None
@@ -89,12 +78,12 @@ class PooledLikelihood(Base):
             patients, sums, value = likelihood_step(tensor, factors, loss, patients)
             climb, factors = climbed(climb, factors, sums, value, p.tol * abs(value - null))
             best = min(best, -value)
-            told = {"objective": best, "deviance_explained": explained(-best, events, top, cells, loss)}
-            clock.tick(told, "give counts that are finite")
+            figures = {"objective": best, "deviance_explained": explained(-best, events, top, cells, loss)}
+            clock.tick(figures, "give counts that are finite")
             if p.tol > 0 and climb.still >= REST:
                 break
         patients = placed(tensor, climb.good, loss)
-        return LikelihoodRun(seed, [patients, *climb.good], best, clock.end())
+        return StartRun(seed, [patients, *climb.good], best, clock.end())
 
     def _placing(self) -> Placing:
         p = self.params

@@ -3,20 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, Never, Self
+from typing import Never, Self
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from polyclinic.methods.central.base import Central, Clock, Data
+from polyclinic.methods.central.base import Central, Clock, Data, StartRun
 from polyclinic.methods.factorization import WeightedParams
 from polyclinic.methods.rounds.local_pass import close_patients, local_pass, open_factors, open_patients
 from polyclinic.methods.rounds.step_size import Rate, rate_at
 from polyclinic.methods.starts.random import start
 from polyclinic.protocol.outcome import Progress
-from polyclinic.protocol.parameter_types import CPSGDTyped
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.util.threads import one_thread
 
@@ -38,17 +36,7 @@ class CPSGDParams(WeightedParams):
     clip: float | None = Field(None, gt=0, description="Bound on the data part of a row's gradient (zeros missing).")
 
 
-@dataclass(frozen=True)
-class SgdRun:
-    """One start, run to its end."""
-
-    seed: int
-    factors: list[Matrix]
-    objective: float
-    history: list[dict[str, Any]]
-
-
-class CPSGD(CPSGDTyped, Central[CPSGDParams]):
+class CPSGD(Central[CPSGDParams]):
     """Phenotypes from all patients under one roof, by stochastic passes (P-SGD, the baseline of DPFact).
 
     ``zeros="observed"`` (default) counts every cell: batches of patients, memberships by HALS, a projected gradient
@@ -99,7 +87,7 @@ class CPSGD(CPSGDTyped, Central[CPSGDParams]):
         seed: int,
         given: Sequence[Matrix] | None,
         progress: Callable[[Progress], None] | None,
-    ) -> SgdRun:
+    ) -> StartRun:
         p = self.params
         features = open_factors(start(tensor.shape[1:], p.rank, seed) if given is None else list(given), zeros=p.zeros)
         patients = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=seed)
@@ -128,4 +116,4 @@ class CPSGD(CPSGDTyped, Central[CPSGDParams]):
                 figures["rmse_full"] = float(np.sqrt(passed.squared_error / max(cells, 1.0)))
             if clock.tick(figures, f"learning_rate is {rate:g}: try {rate / 10:g}"):
                 break
-        return SgdRun(seed, [patients, *features], clock.history[-1]["objective"], clock.end())
+        return StartRun(seed, [patients, *features], clock.history[-1]["objective"], clock.end())

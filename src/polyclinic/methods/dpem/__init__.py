@@ -1,1 +1,1 @@
-"""DPEM: phenotypes under patient-level differential privacy, by EM on noisy sums."""
+"""DPEM: phenotypes with patient-level differential privacy, by EM on noisy sums."""

@@ -12,32 +12,44 @@ from polyclinic.privacy.accounting.budget import Privacy
 
 __all__ = ["ReleasePlan", "plan_for"]
 
+# docs/explanation/privacy.md, how DPEM spends
 MARGINALS: Final = (
     0.15  # share of the budget for how often every code occurs: they are in every column (docs: privacy.md)
 )
+# docs/explanation/privacy.md, when there is too little to learn
 SIZE: Final = (
     0.005  # share that buys the number of patients where nobody said it: 1 % off at epsilon 1 and 6,000 patients
 )
+# docs/explanation/privacy.md, when there is too little to learn
 READABLE: Final = (
     0.1  # least signal of a column against its noise; below, phenotypes are worse than marginals with the whole budget
 )
 
-VOTE: Final = 0.02  # share that asks whether a prior fits: one number, so little is enough
+# docs/explanation/privacy.md, a prior: one number, so little is enough
+VOTE: Final = 0.02  # share that asks whether a prior fits
+# docs/explanation/privacy.md, a prior
 VERDICT: Final = 0.02  # share that asks at the end whether the fit is better than its prior by itself
 RANK, LEAST, FREE_ROUNDS = 40, 20, 20
+# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
 CLEAR: Final = (
     2.0,
     4.0,
 )  # signal of a column against its noise: up to the first it is searched for, from the second it is found early
+# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
 ROUNDS: Final = (16, 12)  # there a fit has so many rounds
+# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
 RISING: Final = (0.5, 2.0)  # there the shares of the rounds rise like this power of their number
+# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
 MEMORY: Final = (0.85, 0.95)  # a release counts for so much less with every later one
+# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
 STEPS: Final = (
     32,
     12,
     4,
 )  # and a patient is placed by so many EM steps within a round; by the last where noise is soft
+# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
 SOFT: Final = (6.0, 18.0)  # signal from which the noise no longer shakes EM loose, and from which it does not at all
+# docs/explanation/privacy.md, without noise
 FREE_RANK: Final = 30
 
 
@@ -129,25 +141,31 @@ def plan_for(
         return ReleasePlan(rank or FREE_RANK, rounds or FREE_ROUNDS)
     # One release with everything, as the coordinator would see it.
     sigma = accountant.calibrate(privacy.epsilon, privacy.delta)[0]
-    seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)
+    noise_seen = sigma * privacy.max_sites_per_patient * sqrt(noisy_sites)
     first = (SIZE,) if bought else ()
-    asked, late = ((VOTE,), (VERDICT,)) if prior != "none" else ((), ())
-    most = max(min(RANK, 2 * min(shape)), 1)
-    if planning_size is not None:
-        rank = rank or min(max(int(planning_size / (40 * seen)), LEAST), most)
-        signal = planning_size / (rank * seen * sqrt(sum(shape)))
-        if prior != "asked" and signal < READABLE:
-            spent = (*first, *((MARGINALS, *asked) if asked else ()))  # the gate may close after the vote
-            shares = [*spent, 1.0 - sum(spent) - sum(late), *late]
-            return ReleasePlan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
-    rank = rank or most
-    signal = 0.0 if planning_size is None else planning_size / (rank * seen * sqrt(sum(shape)))
+    vote, verdict = ((VOTE,), (VERDICT,)) if prior != "none" else ((), ())
+    rank = rank or _rank_for(shape, noise_seen, planning_size)
+    signal = 0.0 if planning_size is None else planning_size / (rank * noise_seen * sqrt(sum(shape)))
+    if planning_size is not None and prior != "asked" and signal < READABLE:
+        charged = (*first, *((MARGINALS, *vote) if vote else ()))  # the gate may close after the vote
+        shares = [*charged, 1.0 - sum(charged) - sum(verdict), *verdict]
+        return ReleasePlan(0, 0, accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares))
     clear, soft = (clearness(max(signal, 1e-9), ends) for ends in (CLEAR, SOFT))
     power, memory, steps = (low + clear * (high - low) for low, high in (RISING, MEMORY, STEPS[:2]))
     rounds = rounds or round(ROUNDS[0] + clear * (ROUNDS[1] - ROUNDS[0]))
     steps += soft * (STEPS[2] - STEPS[1])
-    early = (*first, MARGINALS, *asked)
-    rising = [t**power for t in range(1, rounds + 1)]
-    shares = [*early, *((1.0 - sum(early) - sum(late)) * w / sum(rising) for w in rising), *late]
+    shares = _rising_shares((*first, MARGINALS, *vote), rounds, power, verdict)
     multipliers = accountant.calibrate(privacy.epsilon, privacy.delta, shares=shares)
     return ReleasePlan(rank, rounds, multipliers, memory, round(steps))
+
+
+def _rank_for(shape: Sequence[int], noise_seen: float, planning_size: int | None) -> int:
+    """Columns by the public rule: N / (40 s) from 20 to 40, at most twice the codes of the smallest mode."""
+    most = max(min(RANK, 2 * min(shape)), 1)
+    return most if planning_size is None else min(max(int(planning_size / (40 * noise_seen)), LEAST), most)
+
+
+def _rising_shares(early: tuple[float, ...], rounds: int, power: float, verdict: tuple[float, ...]) -> list[float]:
+    """Shares of the budget: the releases before the rounds, round t like t^power of what they leave, the verdict."""
+    rising = [t**power for t in range(1, rounds + 1)]
+    return [*early, *((1.0 - sum(early) - sum(verdict)) * w / sum(rising) for w in rising), *verdict]

@@ -7,6 +7,7 @@ from dataclasses import replace
 from typing import Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.methods.dpem.params import DPEMParams
 from polyclinic.methods.dpem.shrinkage import between, posterior_mean
@@ -17,13 +18,16 @@ from polyclinic.protocol.interfaces import seeds
 
 __all__ = ["finished", "learned", "masses", "regrouped"]
 
+# docs/explanation/privacy.md, how DPEM spends
 CROWDED: Final = 0.07  # share of the marginals in every column, times R / the smallest number of codes of a mode
+# docs/explanation/privacy.md, how DPEM spends
 MOST: Final = 0.2  # of it, at most
-FREE_FLOOR: Final = 1e-3  # the same without noise: no code is ever impossible
+FREE_FLOOR: Final = 1e-3  # limit: the same without noise, so that no code is ever impossible
 PIECES: Final = (
     0.25  # phenotypes more alike than this are pieces of one (planted: pieces 0.2 to 0.7, 99 % of others below 0.1)
 )
 FREE_PIECES: Final = 0.5  # the same without noise, which makes pieces less alike
+# docs/explanation/privacy.md, how DPEM spends
 RENEWED: Final = 10  # where columns are renewed, at least one in so many is given to halves of heavy ones
 SLIGHT: Final = 0.1  # a code of less than this part of the phenotype's largest is not shown
 
@@ -40,8 +44,8 @@ def masses(raw: Array, variance: float) -> Array:
     """
     mean = float(raw.mean())
     off = raw - mean
-    kept = 1.0 - max(len(raw) - 3, 0) * variance / max(float(off @ off), 1e-300)
-    out: Array = np.maximum(mean + max(0.0, kept) * off, max(0.1 * mean, 1e-9))
+    shrinkage = 1.0 - max(len(raw) - 3, 0) * variance / max(float(off @ off), 1e-300)
+    out: Array = np.maximum(mean + max(0.0, shrinkage) * off, max(0.1 * mean, 1e-9))
     return out
 
 
@@ -96,29 +100,31 @@ def regrouped(p: DPEMParams, public: DPEMPublic, *, renew: bool) -> DPEMPublic:
     """
     rank = public.factors[0].shape[1]
     mass = public.mixture[:rank]
-    found, apart = _pieces(public)
-    public = replace(public, factors=drawn_apart(public.factors, mass, apart))
-    joint = np.array([mass[g].sum() for g in found])
-    factors = joined(public.factors, mass, found)
-    kept = np.argsort(-joint, kind="stable")[: max(rank - max(rank // RENEWED, 1), 1) if renew else rank]
-    if len(kept) == rank:
+    groups_found, separate = _pieces(public)
+    public = replace(public, factors=drawn_apart(public.factors, mass, separate))
+    joint = np.array([mass[g].sum() for g in groups_found])
+    factors = joined(public.factors, mass, groups_found)
+    heaviest = np.argsort(-joint, kind="stable")[: max(rank - max(rank // RENEWED, 1), 1) if renew else rank]
+    if len(heaviest) == rank:
         return public
     if not renew:
-        kept = kept[np.argsort(-(joint * breadth(factors, public.marginals))[kept], kind="stable")]
-    new, left = split([f[:, kept] for f in factors], joint[kept], rank, seeds(p.seed, "regroup", public.round))
-    mixture = np.concatenate([left, public.mixture[rank:]])
-    now = replace(public, factors=new, mixture=mixture / mixture.sum())
+        heaviest = heaviest[np.argsort(-(joint * breadth(factors, public.marginals))[heaviest], kind="stable")]
+    new, masses_left = split(
+        [f[:, heaviest] for f in factors], joint[heaviest], rank, seeds(p.seed, "regroup", public.round)
+    )
+    mixture = np.concatenate([masses_left, public.mixture[rank:]])
+    state = replace(public, factors=new, mixture=mixture / mixture.sum())
     if public.released is None or public.noise is None or public.precision is None:
-        return now
+        return state
     released, noise, precision = public.released.copy(), public.noise.copy(), public.precision.copy()
     precision[:rank] = 0.0
-    for i, k in enumerate(kept):
-        g, known = found[k], public.precision[found[k]]
-        if i < rank - len(kept) or not known.all():
+    for i, k in enumerate(heaviest):
+        g, known = groups_found[k], public.precision[groups_found[k]]
+        if i < rank - len(heaviest) or not known.all():
             continue
         released[:, i] = public.released[:, g].sum(1)
         noise[i], precision[i] = np.sqrt(np.square(public.noise[g]).sum()), 1.0 / np.sum(1.0 / known)
-    return replace(now, released=released, noise=noise, precision=precision)
+    return replace(state, released=released, noise=noise, precision=precision)
 
 
 def _joined(sums: Array, noise: Array, found: Sequence[Sequence[int]]) -> tuple[Array, Array]:
@@ -134,12 +140,12 @@ def _told_pieces(public: DPEMPublic) -> tuple[list[list[int]], list[bool]]:
     Columns of a prior are no pieces but of its own phenotypes, and no ghosts of the noise.
     """
     rank = public.factors[0].shape[1]
-    whose = np.full(rank, -1)
-    whose[: public.spoken] = np.arange(public.spoken) if public.pieces is None else public.pieces[: public.spoken]
-    names = list(dict.fromkeys(int(k) for k in whose if k >= 0))
-    found = [[int(r) for r in np.flatnonzero(whose == k)] for k in names]
-    single = [[int(r)] for r in np.flatnonzero(whose < 0)]
-    return found + single, [True] * len(found) + [False] * len(single)
+    owner = np.full(rank, -1)
+    owner[: public.spoken] = np.arange(public.spoken) if public.pieces is None else public.pieces[: public.spoken]
+    names = list(dict.fromkeys(int(k) for k in owner if k >= 0))
+    pieces = [[int(r) for r in np.flatnonzero(owner == k)] for k in names]
+    single = [[int(r)] for r in np.flatnonzero(owner < 0)]
+    return pieces + single, [True] * len(pieces) + [False] * len(single)
 
 
 def _told_together(public: DPEMPublic, found: Sequence[Sequence[int]]) -> DPEMPublic:
@@ -148,9 +154,26 @@ def _told_together(public: DPEMPublic, found: Sequence[Sequence[int]]) -> DPEMPu
         return public
     rank, shares = public.factors[0].shape[1], public.shares
     inner = [list(g) for g in found if g[0] < rank]
-    told = tuple(np.stack([t[:, g] @ (shares[g] / shares[g].sum()) for g in inner], axis=1) for t in public.told)
+    prior_columns = tuple(
+        np.stack([t[:, g] @ (shares[g] / shares[g].sum()) for g in inner], axis=1) for t in public.told
+    )
     together = np.array([shares[list(g)].sum() / np.sqrt(len(g)) for g in found])
-    return replace(public, told=told, shares=together / together.sum())
+    return replace(public, told=prior_columns, shares=together / together.sum())
+
+
+def _members(p: DPEMParams, public: DPEMPublic) -> tuple[list[list[int]], list[bool]]:
+    """The columns of every phenotype, and which phenotypes stay whatever the noise explains."""
+    if p.prune and public.spoken:
+        return _told_pieces(public)
+    members = _pieces(public)[0] if p.prune else [[r] for r in range(public.factors[0].shape[1])]
+    return members, [False] * len(members)
+
+
+def _above_noise(public: DPEMPublic, raw: Array, noise: Array, certain: Sequence[bool]) -> NDArray[np.int64]:
+    """Phenotypes whose mass the noise does not explain, at least the heaviest: its noise is sd / sqrt(sum 1/I_n)."""
+    sd = noise / np.sqrt(sum(1.0 / len(m) for m in public.marginals))
+    above = np.flatnonzero((raw > sd) | np.array(certain))
+    return above if len(above) else np.array([int(np.argmax(raw))])
 
 
 def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
@@ -160,42 +183,31 @@ def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:
     """
     assert public.released is not None
     assert public.noise is not None
-    rank = public.factors[0].shape[1]
-    found, sure_of = [[r] for r in range(rank)], [False] * rank
-    if p.prune and public.spoken:
-        found, sure_of = _told_pieces(public)
-    elif p.prune:
-        found, _ = _pieces(public)
-        sure_of = [False] * len(found)
-    found += [[rank]] if p.background else []
-    sums, noise = _joined(public.released, public.noise, found)
-    factors, mixture, raw = learned(p, _told_together(public, found), sums, noise)
-    mixture = mixture * np.sqrt([len(g) for g in found])
-    columns = factors[0].shape[1]
-    shown = []
+    members, certain = _members(p, public)
+    columns = len(members)
+    members += [[public.factors[0].shape[1]]] if p.background else []
+    sums, noise = _joined(public.released, public.noise, members)
+    factors, mixture, raw = learned(p, _told_together(public, members), sums, noise)
+    mixture = mixture * np.sqrt([len(g) for g in members])
+    significant = []
     for s, m, f in zip(by_mode(sums, public.marginals), public.marginals, factors):
         out = stands_out(s[:, :columns], m[:, None] * np.maximum(raw[:columns], 0.0), noise[:columns], fdr=p.fdr)
-        shown.append(out & (f >= SLIGHT * f.max(0)) if noise.any() else out)
-    keep = np.arange(columns)
-    if p.prune:
-        # A column's mass has noise of sd / sqrt(sum 1/I_n); below that the noise explains all of it.
-        sure = noise[:columns] / np.sqrt(sum(1.0 / len(m) for m in public.marginals))
-        keep = np.flatnonzero((raw[:columns] > sure) | np.array(sure_of))
-        keep = keep if len(keep) else np.array([int(np.argmax(raw[:columns]))])
-    left = np.append(keep, columns) if p.background else keep
+        significant.append(out & (f >= SLIGHT * f.max(0)) if noise.any() else out)
+    keep = _above_noise(public, raw[:columns], noise[:columns], certain) if p.prune else np.arange(columns)
+    columns_kept = np.append(keep, columns) if p.background else keep
     parts = np.full(public.released.shape[1], -1, np.int64)
     for k, c in enumerate(keep):
-        parts[list(found[c])] = k
-    mixture = mixture[left]
+        parts[members[c]] = k
+    mixture = mixture[columns_kept]
     return replace(
         public,
         stage="end",
         factors=tuple(f[:, keep] for f in factors),
         mixture=mixture / mixture.sum(),
-        released=sums[:, left],
-        noise=noise[left],
+        released=sums[:, columns_kept],
+        noise=noise[columns_kept],
         precision=None,
-        shown=tuple(s[:, keep] for s in shown),
+        shown=tuple(s[:, keep] for s in significant),
         energy=np.square(mixture[: len(keep)]),
         fine=public.factors,
         fine_mixture=public.mixture,

@@ -14,13 +14,13 @@ from polyclinic.models.base import frozen
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.models.phenotypes.projection import Events
 from polyclinic.privacy.card.card import Card
-from polyclinic.protocol.estimator import Configured
+from polyclinic.protocol.params import Parameterized
 from polyclinic.tensors.axis import Axis
 
 __all__ = ["Prior"]
 
 Array = NDArray[np.float64]
-KNOWN: Final = 0.5  # share of the prior's events that must lie on codes of the study
+KNOWN: Final = 0.5  # limit: least share of the prior's events that must lie on codes of the study
 
 
 @dataclass(frozen=True, eq=False)
@@ -92,42 +92,30 @@ class Prior:
     @classmethod
     def of(cls, model: object) -> Self:
         """From a fitted model, or from what ``pc.load`` gave; anything else is a ValueError."""
-        found = (
-            model
-            if isinstance(model, Phenotypes)
-            else vars(model).get("result_")
-            if isinstance(model, Configured)
-            else None
-        )
-        if not isinstance(found, Phenotypes):
-            what = f"the text {model!r}" if isinstance(model, str) else f"a {type(model).__name__}"
-            raise ValueError(
-                f"a prior is a fitted phenotype model or pc.load(file), not {what}; a study file cannot name one: between "
-                "hospitals an order holds no path, so a fit with a prior runs in one process (Python) in this version"
-            )
-        if any((f < 0).any() for f in found.factors):
-            raise ValueError("a prior's phenotypes are probabilities of codes: this model has negative weights")
-        sums = [f.sum(0) for f in found.factors]
-        if any((s <= 0).any() for s in sums):
-            raise ValueError("a phenotype of the prior has no code at all")
-        share = found.weights * np.prod(sums, axis=0)
-        share = share / share.sum() if share.sum() > 0 else np.full(found.rank, 1.0 / found.rank)
-        factors = tuple(f / s for f, s in zip(found.factors, sums))
-        if not isinstance(found.placing, Events):
-            marginals = tuple(f @ share for f in factors)
-            return cls(factors, share, marginals, found.axes, found.card, found.digest())
-        place = found.placing
-        columns = np.split(place.stacked, np.cumsum([len(f) for f in factors])[:-1])
-        whole = place.prior / place.prior.sum()
-        mine = len(whole) - bool(place.apart[-1])
+        fitted = _phenotypes(model)
+        sums = [f.sum(0) for f in fitted.factors]
+        share = fitted.weights * np.prod(sums, axis=0)
+        share = share / share.sum() if share.sum() > 0 else np.full(fitted.rank, 1.0 / fitted.rank)
+        factors = tuple(f / s for f, s in zip(fitted.factors, sums))
+        if isinstance(fitted.placing, Events):
+            return cls._of_events(fitted, fitted.placing)
+        marginals = tuple(f @ share for f in factors)
+        return cls(factors, share, marginals, fitted.axes, fitted.card, fitted.digest())
+
+    @classmethod
+    def _of_events(cls, fitted: Phenotypes, place: Events) -> Self:
+        """From a model of DPEM: the columns that place its patients."""
+        columns = np.split(place.stacked, np.cumsum([len(f) for f in fitted.factors])[:-1])
+        mixture = place.prior / place.prior.sum()
+        count = len(mixture) - bool(place.apart[-1])
         # The background is how often everything occurs; what the columns add up to may miss it where they fit badly.
-        marginals = tuple(w @ whole if mine == len(whole) else w[:, -1] for w in columns)
-        apart = None if mine == len(whole) else float(whole[-1])
-        factors = tuple(w[:, :mine] / w[:, :mine].sum(0) for w in columns)
-        pieces = None if place.parts is None else place.parts[:mine]
-        share = whole[:mine] / whole[:mine].sum()
-        shown = tuple(s[:, np.argsort(place.order)] for s in found.shown)
-        return cls(factors, share, marginals, found.axes, found.card, found.digest(), apart, pieces, shown)
+        marginals = tuple(w @ mixture if count == len(mixture) else w[:, -1] for w in columns)
+        background = None if count == len(mixture) else float(mixture[-1])
+        factors = tuple(w[:, :count] / w[:, :count].sum(0) for w in columns)
+        pieces = None if place.parts is None else place.parts[:count]
+        share = mixture[:count] / mixture[:count].sum()
+        visible = tuple(s[:, np.argsort(place.order)] for s in fitted.shown)
+        return cls(factors, share, marginals, fitted.axes, fitted.card, fitted.digest(), background, pieces, visible)
 
     def on(self, axes: Sequence[Axis], shape: Sequence[int]) -> Prior:
         """The same on the codes of a study: found by label; a code the prior never saw has probability 0 here."""
@@ -137,21 +125,11 @@ class Prior:
                 f"{len(shape)} ({', '.join(a.name for a in axes)})",
                 hint="a prior is a model of the same kinds of codes",
             )
-        factors, marginals, shown = [], [], []
+        factors, marginals, visible = [], [], []
         for n, (mine, theirs, size, f, m) in enumerate(zip(self.axes, axes, shape, self.factors, self.marginals)):
-            if mine.labels is None or theirs.labels is None:
-                if len(f) != size:
-                    raise ConfigError(
-                        f"{theirs.name!r}: the prior has {len(f)} codes, the study {size}, and they have no labels to be "
-                        "found by",
-                        hint="give both the labels of their codes",
-                    )
-                where = np.arange(size)
-            else:
-                place = {c: k for k, c in enumerate(mine.labels)}
-                where = np.array([place.get(c, -1) for c in theirs.labels])
-            seen = where >= 0
-            f, m = (np.where(seen.reshape(-1, *[1] * (x.ndim - 1)), x[np.maximum(where, 0)], 0.0) for x in (f, m))
+            position = _positions(mine, theirs, len(f), size)
+            present = position >= 0
+            f, m = (np.where(present.reshape(-1, *[1] * (x.ndim - 1)), x[np.maximum(position, 0)], 0.0) for x in (f, m))
             if m.sum() < KNOWN:
                 raise ConfigError(
                     f"{theirs.name!r}: only {m.sum():.0%} of the prior's events have a code of this study",
@@ -159,18 +137,18 @@ class Prior:
                 )
             factors.append(f)
             marginals.append(m / m.sum())
-            shown += [self.shown[n][np.maximum(where, 0)] & seen[:, None]] if self.shown else []
+            visible += [self.shown[n][np.maximum(position, 0)] & present[:, None]] if self.shown else []
         # A phenotype of which a mode has nothing here says nothing here.
-        left = np.min([f.sum(0) for f in factors], axis=0) > 0.1
-        factors = [f[:, left] / f[:, left].sum(0) for f in factors]
+        usable = np.min([f.sum(0) for f in factors], axis=0) > 0.1
+        factors = [f[:, usable] / f[:, usable].sum(0) for f in factors]
         return replace(
             self,
             factors=tuple(factors),
-            mixture=self.mixture[left] / max(self.mixture[left].sum(), 1e-300),
+            mixture=self.mixture[usable] / max(self.mixture[usable].sum(), 1e-300),
             marginals=tuple(marginals),
             axes=tuple(axes),
-            pieces=np.flatnonzero(left) if self.pieces is None else self.pieces[left],
-            shown=tuple(shown),
+            pieces=np.flatnonzero(usable) if self.pieces is None else self.pieces[usable],
+            shown=tuple(visible),
         )
 
     # ---- what it costs
@@ -191,12 +169,12 @@ class Prior:
         """
         name = f"the prior ({self.card.method}, sha256 {self.digest[:16]})"
         if public:
-            told = f"{name} was learned from public data, as the analyst says: its patients are not part of this bound"
-            return replace(card, assumptions=(*card.assumptions, told))
+            note = f"{name} was learned from public data, as the analyst says: its patients are not part of this bound"
+            return replace(card, assumptions=(*card.assumptions, note))
         if card.epsilon is None or self.card.epsilon is None:
             reason = f"{name} is part of the result; its own card says: {self.card.headline}"
             return replace(card, reasons=(*card.reasons, reason))
-        told = (
+        note = (
             f"{name}: {self.card.headline}; this study alone: epsilon {card.epsilon:.4g} at delta {card.delta:g}; a "
             "patient of both has the sum, which stands above"
         )
@@ -204,5 +182,34 @@ class Prior:
             card,
             epsilon=card.epsilon + self.card.epsilon,
             delta=(card.delta or 0.0) + (self.card.delta or 0.0),
-            assumptions=(*card.assumptions, told),
+            assumptions=(*card.assumptions, note),
         )
+
+
+def _phenotypes(model: object) -> Phenotypes:
+    """The phenotypes of a fitted model, or the reason why they are no probabilities of codes."""
+    fitted = vars(model).get("result_") if isinstance(model, Parameterized) else model
+    if not isinstance(fitted, Phenotypes):
+        description = f"the text {model!r}" if isinstance(model, str) else f"a {type(model).__name__}"
+        raise ValueError(
+            f"a prior is a fitted phenotype model or pc.load(file), not {description}; a study file cannot name one: between "
+            "hospitals an order holds no path, so a fit with a prior runs in one process (Python) in this version"
+        )
+    if any((f < 0).any() for f in fitted.factors):
+        raise ValueError("a prior's phenotypes are probabilities of codes: this model has negative weights")
+    if any((f.sum(0) <= 0).any() for f in fitted.factors):
+        raise ValueError("a phenotype of the prior has no code at all")
+    return fitted
+
+
+def _positions(mine: Axis, theirs: Axis, codes: int, size: int) -> NDArray[np.int64]:
+    """(size,) where the prior has each code of a study, found by label; -1: nowhere."""
+    if mine.labels is not None and theirs.labels is not None:
+        place = {code: k for k, code in enumerate(mine.labels)}
+        return np.array([place.get(code, -1) for code in theirs.labels])
+    if codes != size:
+        raise ConfigError(
+            f"{theirs.name!r}: the prior has {codes} codes, the study {size}, and they have no labels to be found by",
+            hint="give both the labels of their codes",
+        )
+    return np.arange(size)

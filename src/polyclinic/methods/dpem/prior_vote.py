@@ -15,7 +15,9 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["VERDICT_GRID", "gains", "votes"]
 
 Array = NDArray[np.float64]
+# docs/explanation/privacy.md, a prior
 NATS: Final = 4.0  # a patient whom one of two models explains better by so much, or more, speaks with the whole voice
+# limit: votes are whole multiples of it, so that their sum is exact
 VERDICT_GRID: Final = 2.0**-10
 
 
@@ -55,9 +57,9 @@ def gains(tensor: SparseTensor, mine: tuple[Array, Array], other: tuple[Array, A
     >>> gains(t, right, flat, steps=2).tolist(), gains(t, flat, right, steps=2).tolist(), gains(t, flat, flat, steps=2).tolist()
     ([1.0], [-1.0], [0.0])
     """
-    rows, who = em_kernels.stacked_rows(tensor), np.repeat(tensor.rows, np.diff(tensor.indptr))
-    a, b = (_explained(rows, who, w, device.memberships(tensor, w, p, steps=steps)) for w, p in (mine, other))
-    voice = np.clip(np.bincount(who, tensor.values * (a - b), tensor.patients) / NATS, -1.0, 1.0)
+    rows, patient = em_kernels.stacked_rows(tensor), np.repeat(tensor.rows, np.diff(tensor.indptr))
+    a, b = (_explained(rows, patient, w, device.memberships(tensor, w, p, steps=steps)) for w, p in (mine, other))
+    voice = np.clip(np.bincount(patient, tensor.values * (a - b), tensor.patients) / NATS, -1.0, 1.0)
     return np.asarray(np.rint(voice / VERDICT_GRID) * VERDICT_GRID)
 
 
@@ -101,21 +103,21 @@ def votes(
     [1.0]
     """
     sizes = np.diff(tensor.indptr)
-    who = np.repeat(tensor.rows, sizes)
+    patient = np.repeat(tensor.rows, sizes)
     second = (np.arange(tensor.nnz) - np.repeat(tensor.indptr[:-1], sizes)) % 2 == 1
     if not second.any():
         return np.zeros(tensor.patients)
     coords = tensor.coords
-    seen = SparseTensor(coords[~second], tensor.values[~second], tensor.shape, tensor.axes)
-    rows, who = em_kernels.stacked_rows(tensor)[second], who[second]
+    first_half = SparseTensor(coords[~second], tensor.values[~second], tensor.shape, tensor.axes)
+    rows, patient = em_kernels.stacked_rows(tensor)[second], patient[second]
 
     def predicted(w: Array) -> Array:
         """Log-probability of the hidden cells, the patients placed by the seen ones."""
-        return _explained(rows, who, w, device.memberships(seen, w, prior, steps=steps))
+        return _explained(rows, patient, w, device.memberships(first_half, w, prior, steps=steps))
 
-    others = [np.log(np.concatenate(r))[rows].sum(1) for r in rivals]
+    rival_gains = [np.log(np.concatenate(r))[rows].sum(1) for r in rivals]
     if torn is not None:
-        others.append(predicted(torn))
-    mine, weight = predicted(stacked), tensor.values[second]
-    gains = [np.bincount(who, weight * (mine - other), tensor.patients) for other in others]
+        rival_gains.append(predicted(torn))
+    own_gain, weight = predicted(stacked), tensor.values[second]
+    gains = [np.bincount(patient, weight * (own_gain - other), tensor.patients) for other in rival_gains]
     return np.asarray(np.sign(np.min(gains, axis=0)))

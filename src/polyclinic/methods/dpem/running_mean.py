@@ -40,13 +40,13 @@ def remembered(public: DPEMPublic, sums: Array, sd: float, *, memory: float | No
     if sd <= 0 or public.released is None or public.noise is None or public.precision is None:
         weight = np.full(columns, 1.0 / sd**2 if sd > 0 else 0.0)
         return replace(public, released=sums, noise=np.full(columns, float(sd)), precision=weight)
-    old, known = public.released, public.precision > 0
-    moved = np.square(sums - old).mean(0) - sd**2 - np.square(public.noise)
-    p = 1.0 / np.where(known, memory * public.precision, 1.0) + np.maximum(moved, 0.0)
-    new = np.where(known, p / (p + sd**2), 1.0)
+    old, observed = public.released, public.precision > 0
+    drift = np.square(sums - old).mean(0) - sd**2 - np.square(public.noise)
+    p = 1.0 / np.where(observed, memory * public.precision, 1.0) + np.maximum(drift, 0.0)
+    new = np.where(observed, p / (p + sd**2), 1.0)
     return replace(
         public,
         released=(1.0 - new) * old + new * sums,
         noise=np.hypot((1.0 - new) * public.noise, new * sd),
-        precision=np.where(known, 1.0 / p, 0.0) + 1.0 / sd**2,
+        precision=np.where(observed, 1.0 / p, 0.0) + 1.0 / sd**2,
     )

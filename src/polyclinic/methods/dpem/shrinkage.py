@@ -1,6 +1,6 @@
 """Empirical Bayes: what a noisy released sum most probably was, learnt from all the released numbers together.
 
-Post-processing: only released values come in, so nothing here costs privacy (PRIVACY 5).
+Post-processing: only released values come in, so nothing here costs privacy.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ Float = NDArray[np.float64]
 # Ratios to the base that a code may have within a phenotype: never, hardly ever, then geometric to 300 times.
 GRID: Final[Float] = np.concatenate([[0.0, 0.02], np.geomspace(0.02, 300.0, 47)[1:]])
 TRUST: Final = 0.99  # weight of a prior's column before any data speak
+# definition: free numbers of the model in Schwarz' criterion
 BENDS: Final = 6  # numbers that describe how data differ from a prior, in Schwarz' criterion
 
 
@@ -97,12 +98,12 @@ def between(
     w = np.tile(np.array([1.0 - TRUST, TRUST])[:, None], released.shape[1])  # (2, R)
     for _ in range(steps):
         joint = w[:, None, :] * np.einsum("bcra,ba->bcr", like, g)
-        mine = joint / joint.sum(0)
+        responsibility = joint / joint.sum(0)
         part = like * g[:, None, None, :]
-        part *= (mine / np.maximum(part.sum(-1), 1e-300))[..., None]
+        part *= (responsibility / np.maximum(part.sum(-1), 1e-300))[..., None]
         g = part.sum((1, 2))
         g /= np.maximum(g.sum(1, keepdims=True), 1e-300)
-        w = mine.mean(1)
+        w = responsibility.mean(1)
     part = like * g[:, None, None, :] * w[:, None, :, None]
     gain = (np.log(part.sum((0, 3))) + top[0, ..., 0] + 0.5 * np.square(y - prior / noise_sd)).sum()
     if gain < 0.5 * BENDS * np.log(y.size):  # the noise explains the difference: the prior stays as it is

@@ -29,8 +29,8 @@ def stands_out(released: Float, expected: Float, noise_sd: float | Float, *, fdr
 
     p = ndtr(-excess / noise_sd).ravel()
     order = np.argsort(p, kind="stable")
-    passed = np.flatnonzero(p[order] <= fdr * np.arange(1, p.size + 1) / p.size)
+    rejected = np.flatnonzero(p[order] <= fdr * np.arange(1, p.size + 1) / p.size)
     out = np.zeros(p.size, bool)
-    if passed.size:
-        out[order[: passed[-1] + 1]] = True
+    if rejected.size:
+        out[order[: rejected[-1] + 1]] = True
     return out.reshape(released.shape)

@@ -16,7 +16,9 @@ from numpy.typing import NDArray
 __all__ = ["alike", "breadth", "drawn_apart", "groups", "joined", "pieces", "split"]
 
 Array = NDArray[np.float64]
+# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
 BROAD: Final = 1.5  # a union broader than this many times the median phenotype holds more than one
+# definition: bisection
 CLOSER: Final = 0.5  # such a union is asked again at a likeness that is by this part of what is left nearer to 1
 
 
@@ -65,12 +67,12 @@ def groups(likeness: Array, mass: Array, threshold: float) -> list[list[int]]:
     >>> groups(np.array([[1.0, 0.8, 0.0], [0.8, 1.0, 0.1], [0.0, 0.1, 1.0]]), np.array([1.0, 3.0, 2.0]), 0.5)
     [[1, 0], [2]]
     """
-    left = [int(r) for r in np.argsort(-mass, kind="stable")]
+    ungrouped = [int(r) for r in np.argsort(-mass, kind="stable")]
     out = []
-    while left:
-        first = left[0]
-        out.append([first, *(r for r in left[1:] if likeness[first, r] > threshold)])
-        left = [r for r in left if r not in out[-1]]
+    while ungrouped:
+        first = ungrouped[0]
+        out.append([first, *(r for r in ungrouped[1:] if likeness[first, r] > threshold)])
+        ungrouped = [r for r in ungrouped if r not in out[-1]]
     return out
 
 
@@ -99,23 +101,23 @@ def pieces(
     ([[0], [1], [2], [3], [4], [5]], [[0, 1]])
     """
     likeness = alike(factors, marginals)
-    found = groups(likeness, mass, threshold)
-    usual = float(np.median(breadth(joined(factors, mass, found), marginals)))
-    out, apart = [], []
-    todo = [(g, threshold) for g in found]
+    clusters = groups(likeness, mass, threshold)
+    usual = float(np.median(breadth(joined(factors, mass, clusters), marginals)))
+    out, distances = [], []
+    todo = [(g, threshold) for g in clusters]
     while todo:
         g, least = todo.pop(0)
         if len(g) == 1 or breadth(joined(factors, mass, [g]), marginals)[0] <= BROAD * usual:
             out.append(g)
             continue
-        if g in found:
-            apart.append(g)
+        if g in clusters:
+            distances.append(g)
         nearer = least + CLOSER * (1.0 - least)
         parts = [[r] for r in g]
         if nearer < 0.99:
             parts = [[g[k] for k in part] for part in groups(likeness[np.ix_(g, g)], mass[g], nearer)]
         todo = [(part, nearer) for part in parts] + todo
-    return out, apart
+    return out, distances
 
 
 def drawn_apart(factors: Sequence[Array], mass: Array, apart: Sequence[Sequence[int]]) -> tuple[Array, ...]:
@@ -135,14 +137,14 @@ def split(
     factors: Sequence[Array], mass: Array, rank: int, rng: np.random.Generator
 ) -> tuple[tuple[Array, ...], Array]:
     """Bring the number of columns up to ``rank`` by halving the first ones: each code goes at random, more to one half."""
-    columns, left = [list(f.T) for f in factors], list(mass)
+    columns, masses = [list(f.T) for f in factors], list(mass)
     for k in range(rank - len(mass)):
         p = k % len(mass)
         for mode in columns:
             part = rng.uniform(size=len(mode[p]))
             mode.append(mode[p] * (1 - part))
             mode[p] = mode[p] * part
-        left[p] /= 2
-        left.append(left[p])
+        masses[p] /= 2
+        masses.append(masses[p])
     stacked = [np.stack(mode, axis=1) for mode in columns]
-    return tuple(s / s.sum(0) for s in stacked), np.array(left)
+    return tuple(s / s.sum(0) for s in stacked), np.array(masses)

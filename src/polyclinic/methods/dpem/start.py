@@ -15,42 +15,44 @@ from polyclinic.methods.dpem.state import Array, DPEMPublic, by_mode
 
 __all__ = ["leaning", "together", "with_marginals"]
 
-FLAT: Final = 0.02  # share of the flat law in the marginals: no code is ever impossible
+FLAT: Final = 0.02  # limit: share of the flat law in the marginals, so that no code is ever impossible
 TOLD: Final = 1e-4  # share of the marginals in a prior's column
 
 
 def with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
     """The background from the first release, and the start of every phenotype around it."""
-    marginals, factors, told, rival, alone = [], [], [], [], []
+    marginals, factors, prior_columns, rival, prior_alone = [], [], [], [], []
     for n, (s, m, g) in enumerate(zip(by_mode(sums, public.marginals), public.marginals, public.factors)):
-        whole = np.maximum(s.sum(), 1.0)
-        x = posterior_mean(s, whole * m, sd) + 1e-12 * m
+        total = np.maximum(s.sum(), 1.0)
+        x = posterior_mean(s, total * m, sd) + 1e-12 * m
         rival.append((1 - FLAT) * x / x.sum() + FLAT * m)
         if public.told:
             guess = np.where(public.expected[n] > 0, public.expected[n], 1e-3 * m)
-            x = between(s[:, None], (whole * m)[:, None], (whole * guess)[:, None], sd)[:, 0] + 1e-12 * m
+            x = between(s[:, None], (total * m)[:, None], (total * guess)[:, None], sd)[:, 0] + 1e-12 * m
         x = (1 - FLAT) * x / x.sum() + FLAT * m
         around = g * x[:, None]
         around = around / around.sum(0)
         if public.told:  # a code that the prior never saw is as frequent as it is here; so is a column without a prior
-            known, spoken = public.expected[n] > 0, public.told[n].sum(0) > 0
-            q = _said(np.where(spoken, public.told[n], x[:, None] / x[known].sum()), x, known)
+            expected_codes, spoken = public.expected[n] > 0, public.told[n].sum(0) > 0
+            q = _said(np.where(spoken, public.told[n], x[:, None] / x[expected_codes].sum()), x, expected_codes)
             around = np.where(spoken, q, around)
-            told.append(q)
-            seen = bool((public.alone[n][known].max(1) > 0).all())  # nothing that it saw is impossible to it
-            alone.append(_said(public.alone[n], x, known, 0.0 if seen else TOLD))
+            prior_columns.append(q)
+            covered = bool(
+                (public.alone[n][expected_codes].max(1) > 0).all()
+            )  # nothing that it saw is impossible to it
+            prior_alone.append(_said(public.alone[n], x, expected_codes, 0.0 if covered else TOLD))
         marginals.append(x)
         factors.append(0.9 * around + 0.1 * x[:, None])
-    now = replace(public, stage="statistics", round=1, marginals=tuple(marginals), factors=tuple(factors))
-    if now.shares is not None:
-        asked = replace(now, stage="vote", round=0, mixture=now.shares)
-        return replace(asked, told=tuple(told), alone=tuple(alone), rival=tuple(rival))
+    state = replace(public, stage="statistics", round=1, marginals=tuple(marginals), factors=tuple(factors))
+    if state.shares is not None:
+        voting = replace(state, stage="vote", round=0, mixture=state.shares)
+        return replace(voting, told=tuple(prior_columns), alone=tuple(prior_alone), rival=tuple(rival))
     if public.plan.rank:
-        return now
-    # Too little data for any phenotype: the whole budget went here (PRIVACY 5).
+        return state
+    # Too little data for any phenotype: the whole budget went here (docs/explanation/privacy.md).
     only = tuple(m[:, None] for m in marginals)
     return replace(
-        now,
+        state,
         stage="end",
         factors=only,
         mixture=np.ones(1),
@@ -74,7 +76,7 @@ def leaning(public: DPEMPublic, prior: Prior) -> DPEMPublic:
     rank, columns = public.plan.rank, len(public.mixture)
     heaviest = np.argsort(-prior.mixture, kind="stable")
     order = heaviest[:rank]
-    told = tuple(np.pad(f[:, order], ((0, 0), (0, rank - len(order)))) for f in prior.factors)
+    prior_columns = tuple(np.pad(f[:, order], ((0, 0), (0, rank - len(order)))) for f in prior.factors)
     shares = np.full(columns, 1.0 / columns)
     led = prior.mixture[order]
     if prior.background is not None and columns > rank:
@@ -82,8 +84,8 @@ def leaning(public: DPEMPublic, prior: Prior) -> DPEMPublic:
         shares[rank] = prior.background
     shares[: len(order)] *= led / led.mean()
     pieces = np.arange(len(order)) if prior.pieces is None else prior.pieces[order]
-    now = replace(public, told=told, expected=prior.marginals, shares=shares, random=public.factors)
-    return replace(_by_itself(now, prior, heaviest), spoken=len(order), pieces=pieces)
+    state = replace(public, told=prior_columns, expected=prior.marginals, shares=shares, random=public.factors)
+    return replace(_by_itself(state, prior, heaviest), spoken=len(order), pieces=pieces)
 
 
 def _by_itself(public: DPEMPublic, prior: Prior, order: NDArray[np.int64]) -> DPEMPublic:
@@ -91,12 +93,12 @@ def _by_itself(public: DPEMPublic, prior: Prior, order: NDArray[np.int64]) -> DP
     pieces = np.arange(prior.rank) if prior.pieces is None else prior.pieces[order]
     names = {k: i for i, k in enumerate(dict.fromkeys(int(k) for k in pieces if k >= 0))}
     parts = np.array([names.get(int(k), -1) for k in pieces], np.int64)
-    shares, alone = prior.mixture[order], tuple(f[:, order] for f in prior.factors)
+    shares, prior_alone = prior.mixture[order], tuple(f[:, order] for f in prior.factors)
     if prior.background is not None:
         shares, parts = np.append((1.0 - prior.background) * shares, prior.background), np.append(parts, -1)
-        alone = tuple(np.column_stack([f, m]) for f, m in zip(alone, prior.marginals))
-    shown = tuple(s[:, list(names)] for s in prior.shown)
-    return replace(public, alone=alone, alone_shares=shares, alone_parts=parts, alone_shown=shown)
+        prior_alone = tuple(np.column_stack([f, m]) for f, m in zip(prior_alone, prior.marginals))
+    visible = tuple(s[:, list(names)] for s in prior.shown)
+    return replace(public, alone=prior_alone, alone_shares=shares, alone_parts=parts, alone_shown=visible)
 
 
 def together(public: DPEMPublic) -> DPEMPublic:
@@ -107,14 +109,14 @@ def together(public: DPEMPublic) -> DPEMPublic:
     """
     if public.shares is None or public.pieces is None or not public.plan.clear:
         return public
-    rank, old, whose = public.plan.rank, public.shares, public.pieces[: public.spoken]
-    found = [np.flatnonzero(whose == k) for k in dict.fromkeys(int(k) for k in whose if k >= 0)]
-    if not found:
+    rank, old, owner = public.plan.rank, public.shares, public.pieces[: public.spoken]
+    clusters = [np.flatnonzero(owner == k) for k in dict.fromkeys(int(k) for k in owner if k >= 0)]
+    if not clusters:
         return public
-    joint = [np.stack([t[:, g] @ (old[g] / old[g].sum()) for g in found], axis=1) for t in public.told]
-    led = np.array([old[g].sum() for g in found])
+    joint = [np.stack([t[:, g] @ (old[g] / old[g].sum()) for g in clusters], axis=1) for t in public.told]
+    led = np.array([old[g].sum() for g in clusters])
     shares = np.append(np.full(rank, max(1.0 - float(old[rank:].sum()), 0.1) / rank), old[rank:])
-    shares[: len(found)] *= led / led.mean()
-    told = tuple(np.pad(t, ((0, 0), (0, rank - len(found)))) for t in joint)
-    now = replace(public, told=told, shares=shares / shares.sum(), spoken=len(found))
-    return replace(now, pieces=np.arange(len(found)))
+    shares[: len(clusters)] *= led / led.mean()
+    prior_columns = tuple(np.pad(t, ((0, 0), (0, rank - len(clusters)))) for t in joint)
+    state = replace(public, told=prior_columns, shares=shares / shares.sum(), spoken=len(clusters))
+    return replace(state, pieces=np.arange(len(clusters)))

@@ -1,1 +1,1 @@
-"""Latent class analysis over hospitals: categories, counts and measurements side by side, values missing."""
+"""Latent class analysis with categories, counts and measurements, some of them missing."""

@@ -14,7 +14,7 @@ from polyclinic.models.origin import Origin
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.loop import SimulationOptions
 from polyclinic.protocol.outcome import Outcome, Progress
-from polyclinic.records.sites.frames import column_of, columns_of
+from polyclinic.records.sites.frames import FrameColumn, column_of, columns_of
 from polyclinic.records.sites.from_data import as_sites
 from polyclinic.records.sites.site import Site
 
@@ -120,7 +120,7 @@ class FittedClasses(Estimator):
 
 
 def _frames(data: object) -> dict[str, object] | None:
-    """Frames by site, where frames were given."""
+    """Return frames by site, where frames were given."""
     if isinstance(data, Site | np.ndarray | list | tuple):
         return None
     if isinstance(data, Mapping) and data and all(columns_of(v) is not None for v in data.values()):
@@ -128,44 +128,46 @@ def _frames(data: object) -> dict[str, object] | None:
     return {"local": data} if columns_of(data) is not None else None
 
 
-def _read(frames: Mapping[str, object], asked: Mapping[str, object]) -> tuple[list[Site], dict[str, object]]:
-    """Sites of the frames, and the kinds and levels that all of them have together."""
+def _read(frames: Mapping[str, object], given: Mapping[str, object]) -> tuple[list[Site], dict[str, object]]:
+    """Return the sites of the frames, and the kinds and levels that all of them have together."""
     names = columns_of(next(iter(frames.values()))) or ()
-    levels: dict[str, tuple[str, ...]] = {}
-    for name in names:
-        given = asked.get(name)
-        if isinstance(given, list | tuple):
-            levels[name] = tuple(str(x) for x in given)
-            continue
-        columns = [column_of(f, name) for f in frames.values() if name in (columns_of(f) or ())]
-        texts = any(
-            (c.values.dtype.kind in "bUO" and c.numbers() is None) or c.values.dtype.kind == "b" for c in columns
-        )
-        if texts or given == "categorical":
-            ordered = _categories(frames, name)
-            found = sorted({x for c in columns for x in c.keys().labels})
-            levels[name] = ordered or tuple(found)
-    made, kinds, faults = [], dict[str, object](), []
+    levels = {name: x for name in names if (x := _levels(frames, name, given.get(name))) is not None}
+    sites, kinds, faults = [], dict[str, object](), []
     for site, frame in frames.items():
         try:
-            X, told = encoded(frame, names, levels)
+            X, frame_kinds = encoded(frame, names, levels)
         except DataError as e:
             faults += [f"site {site!r}: {f}" for f in e.faults]
             continue
-        for n, k in told.items():  # a column that is whole at one site and broken at another is continuous
+        for n, k in frame_kinds.items():  # a column that is whole at one site and broken at another is continuous
             kinds[n] = k if kinds.get(n, k) == k else "continuous"
-        made.append(Site(site, features=X, columns=names))
+        sites.append(Site(site, features=X, columns=names))
     if faults:
         raise DataError("the frames are not usable", faults=faults)
     kinds |= {n: list(v) for n, v in levels.items()}
-    return made, kinds | {n: k for n, k in asked.items() if k != "categorical"}
+    return sites, kinds | {n: k for n, k in given.items() if k != "categorical"}
+
+
+def _levels(frames: Mapping[str, object], name: str, kind: object) -> tuple[str, ...] | None:
+    """Return the levels of a column that is categorical: named, or those that any frame has. None for numbers."""
+    if isinstance(kind, list | tuple):
+        return tuple(str(x) for x in kind)
+    columns = [column_of(f, name) for f in frames.values() if name in (columns_of(f) or ())]
+    if kind != "categorical" and not any(_is_text(c) for c in columns):
+        return None
+    return _categories(frames, name) or tuple(sorted({x for c in columns for x in c.keys().labels}))
+
+
+def _is_text(column: FrameColumn) -> bool:
+    """Tell texts and truth values from numbers."""
+    kind = column.values.dtype.kind
+    return kind == "b" or (kind in "UO" and column.numbers() is None)
 
 
 def _categories(frames: Mapping[str, Any], name: str) -> tuple[str, ...]:
-    """The order of a pandas categorical, where all frames have the same one."""
-    found: set[tuple[str, ...]] = set()
+    """Return the order of a pandas categorical, where all frames have the same one."""
+    orders: set[tuple[str, ...]] = set()
     for frame in frames.values():
-        dtype = getattr(frame[name], "dtype", None)
-        given = getattr(dtype, "categories", None)
-        found.add(() if given is None or callable(given) else tuple(str(x) for x in given))
-    return found.pop() if len(found) == 1 else ()
+        categories = getattr(getattr(frame[name], "dtype", None), "categories", None)
+        orders.add(() if categories is None or callable(categories) else tuple(str(x) for x in categories))
+    return orders.pop() if len(orders) == 1 else ()

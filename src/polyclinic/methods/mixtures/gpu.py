@@ -1,8 +1,8 @@
-"""The E-step of a mixture on a graphics card: matrix products in float64, the same sums as :mod:`polyclinic.methods.mixtures.statistics` to 1e-12."""
+"""Take the E-step of a mixture on a graphics card: matrix products in float64, the sums of :mod:`.statistics` to 1e-12."""
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 
@@ -15,26 +15,24 @@ if TYPE_CHECKING:
 
 __all__ = ["expect"]
 
-BLOCK = 1 << 22  # records at a time: fixed, so that sums have one order
+BLOCK = 1 << 22  # limit: records at a time in the card's memory; fixed, so that sums have one order
 
 
 def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
-    """As :func:`polyclinic.methods.mixtures.statistics.expect`, records on the card; what comes back are its sums alone."""
+    """Compute :func:`polyclinic.methods.mixtures.statistics.expect` with records on the card; only its sums come back."""
     import cupy
     from cupyx.scipy.special import logsumexp
 
-    from polyclinic.methods.mixtures.statistics import Statistics, second_moments
+    from polyclinic.methods.mixtures.statistics import GroupSums
 
     k, d, kind = mixture.k, mixture.d, mixture.kind
     factors = mixture.precisions_cholesky()
     with np.errstate(divide="ignore"):
         constants = cupy.asarray(mixture.log_constants(factors))
     means, white = cupy.asarray(mixture.means), cupy.asarray(factors)
-    a, b, loglik = np.zeros(k), np.zeros((k, d)), 0.0
-    C = np.zeros({"full": (k, d, d), "tied": (d, d), "diag": (k, d), "spherical": (k, d)}[kind])
-    there: Any = rows_on_card(X)
+    sums, rows = GroupSums(mixture), cast("Any", rows_on_card(X))
     for start in range(0, len(X), BLOCK):
-        x = there[start : start + BLOCK]
+        x = rows[start : start + BLOCK]
         r = cupy.empty((k, len(x)))
         for j in range(k):
             difference = x - means[j]
@@ -47,21 +45,16 @@ def expect(X: Array, mixture: Mixture, *, hard: bool = False) -> Statistics:
         r *= -0.5
         r += constants[:, None]
         top = logsumexp(r, axis=0)
-        loglik += float(top.sum())
+        sums.loglik += float(top.sum())
         if hard:
             r = (cupy.argmax(r, axis=0) == cupy.arange(k)[:, None]).astype("float64")
         else:
             r = cupy.exp(r - top)
-        one = cupy.ones((len(x), d + 1))  # with a last column of ones, one product gives all three sums
+        padded = cupy.ones((len(x), d + 1))  # with a last column of ones, one product gives all three sums
         for j in range(k):
-            one[:, :d] = x - means[j]
-            total = products(one * r[j][:, None], one, d + 1).get().reshape(d + 1, d + 1)
-            a[j] += total[d, d]
-            b[j] += total[:d, d]
-            if kind == "full":
-                C[j] += total[:d, :d]
-            elif kind == "tied":
-                C += total[:d, :d]
-            else:
-                C[j] += np.diagonal(total)[:d]
-    return Statistics(a, b, second_moments(kind, C), loglik)
+            padded[:, :d] = x - means[j]
+            total = products(padded * r[j][:, None], padded, d + 1).get().reshape(d + 1, d + 1)
+            sums.a[j] += total[d, d]
+            sums.b[j] += total[:d, d]
+            sums.C[j % len(sums.C)] += total[:d, :d] if kind in ("full", "tied") else np.diagonal(total)[:d]
+    return sums.statistics()

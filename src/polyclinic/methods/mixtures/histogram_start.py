@@ -1,4 +1,4 @@
-"""Where private EM starts: a noisy histogram, which a patient enters with one vote.
+"""Start private EM from a noisy histogram, which a patient enters with one vote.
 
 Two passes. A coarse grid over the public ball shows where patients are at all; a fine grid over that region shows
 groups. So a generous radius costs next to nothing. Above three features the grid lies in the plane (or space) in which patients
@@ -15,20 +15,21 @@ from polyclinic.methods.mixtures.start import plus_plus, shared
 from polyclinic.methods.mixtures.statistics import expect, maximise
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture
 
-__all__ = ["FLAT", "directions", "fit_histogram", "lift", "side", "vote", "zoom"]
+__all__ = ["FLAT", "directions", "fit_histogram", "in_all_features", "side", "vote", "zoom"]
 
-FLAT = 3  # features up to which a grid is laid in all of them
-WIDE = 0.25  # added to variances, in squared cells: a group that starts too wide is narrowed by EM, one too narrow is stuck
-SIDES = {1: (64, 256), 2: (16, 64), 3: (8, 16)}  # cells per axis, coarse and fine
+# Added to variances, in squared cells: EM narrows a group that starts too wide, one too narrow is stuck.
+CELL_VARIANCE = 0.25
+FLAT = 3  # features up to which a grid is laid in all of them: docs/decisions/0005-mixtures-in-public-units.md
+SIDES = {1: (64, 256), 2: (16, 64), 3: (8, 16)}  # limit: cells per axis, coarse and fine, at most 4,096 in all
 
 
 def side(dimensions: int, *, fine: bool) -> int:
-    """Cells per axis."""
+    """Return the number of cells per axis."""
     return SIDES[dimensions][fine]
 
 
 def vote(P: Array, frame: Array, cells: int) -> Array:
-    """Counts (cells ** m,) of the site's patients; who lies outside the frame has no vote, everybody else one.
+    """Count the site's patients in each cell, (cells ** m,); who lies outside the frame has no vote, everybody else one.
 
     Parameters
     ----------
@@ -46,13 +47,13 @@ def vote(P: Array, frame: Array, cells: int) -> Array:
     """
     t = np.floor((P - frame[0] + frame[1]) / (2 * frame[1]) * cells).astype(np.int64)
     t = np.where(frame[0] + frame[1] == P, cells - 1, t)
-    inside = ((t >= 0) & (t < cells)).all(1)
-    index = np.ravel_multi_index(tuple(t[inside].T), (cells,) * P.shape[1])
+    in_frame = ((t >= 0) & (t < cells)).all(1)
+    index = np.ravel_multi_index(tuple(t[in_frame].T), (cells,) * P.shape[1])
     return np.bincount(index, minlength=cells ** P.shape[1]).astype(float)
 
 
 def above(cells: int) -> float:
-    """Standard deviations that no one of this many empty cells is expected to reach by noise."""
+    """Return the standard deviations that no one of this many empty cells is expected to reach by noise."""
     return float(np.sqrt(2 * np.log(max(cells, 2)))) + 0.3
 
 
@@ -64,18 +65,18 @@ def _centres(frame: Array, cells: int) -> Array:
 
 
 def zoom(votes: Array, frame: Array, cells: int, noise_sd: float) -> Array:
-    """The box around all cells that rise above noise, one cell wider; the old frame if there is none."""
-    seen = _centres(frame, cells)[votes > above(len(votes)) * noise_sd]
-    if not len(seen):
+    """Frame all cells that rise above noise, one cell wider; keep the old frame if there is none."""
+    occupied = _centres(frame, cells)[votes > above(len(votes)) * noise_sd]
+    if not len(occupied):
         return frame
     width = 2 * frame[1] / cells
-    low = np.maximum(seen.min(0) - 1.5 * width, frame[0] - frame[1])
-    high = np.minimum(seen.max(0) + 1.5 * width, frame[0] + frame[1])
+    low = np.maximum(occupied.min(0) - 1.5 * width, frame[0] - frame[1])
+    high = np.minimum(occupied.max(0) + 1.5 * width, frame[0] + frame[1])
     return np.stack([(low + high) / 2, (high - low) / 2])
 
 
 def _smooth(votes: Array, m: int, cells: int, noise_sd: float) -> Array:
-    """Emptied of noise: smoothed no more than needed to keep three quarters of what any smoothing keeps.
+    """Smooth the noise away, no more than needed to keep three quarters of what any smoothing keeps.
 
     Smoothing with a Gaussian of ``h`` cells divides the noise by ``(4 pi h^2)^(m/4)``; a cell is kept where it then stands
     out among all that are independent.
@@ -102,9 +103,8 @@ def fit_histogram(
     noise_sd: float,
     starts: int,
     rng: np.random.Generator,
-    sweeps: int = 40,
 ) -> Mixture:
-    """A mixture of the histogram alone; several starts cost no privacy, the most likely one is taken."""
+    """Fit a mixture to the histogram alone; several starts cost no privacy, the most likely one is taken."""
     m = frame.shape[1]
     mass = _smooth(votes, m, cells, noise_sd)
     centres, width = _centres(frame, cells), 2 * frame[1] / cells
@@ -117,17 +117,17 @@ def fit_histogram(
         mixture = shared(plus_plus(x, w, k, rng), spread / k ** (2 / m), "full")
         for sweep in range(15):
             total = expect(x, mixture, mass=w, hard=sweep < 5)
-            mixture = maximise(total, mixture, reg_covar=WIDE)
+            mixture = maximise(total, mixture, reg_covar=CELL_VARIANCE)
         tries.append((total.loglik, mixture))
     best = max(tries, key=lambda t: t[0])[1]
-    for _ in range(sweeps):
-        best = maximise(expect(x, best, mass=w), best, reg_covar=WIDE)
+    for _ in range(40):
+        best = maximise(expect(x, best, mass=w), best, reg_covar=CELL_VARIANCE)
     scaled = Mixture(best.weights, best.means * width, best.covariances * np.outer(width, width), "full")
     return recast(scaled, kind)
 
 
 def recast(mixture: Mixture, kind: CovarianceType) -> Mixture:
-    """A mixture of full covariances as one of another type."""
+    """Turn a mixture of full covariances into one of another type."""
     c = mixture.covariances
     if kind == "tied":
         c = np.einsum("j,jpq->pq", mixture.weights, c)
@@ -145,10 +145,10 @@ def directions(covariance: Array, groups: int) -> Array:
     return np.ascontiguousarray(vectors[:, ::-1][:, :m])
 
 
-def lift(flat: Mixture, basis: Array, mean: Array, covariance: Array, kind: CovarianceType) -> Mixture:
-    """A mixture of projections back in all features: across the projection, every group is like everybody."""
+def in_all_features(flat: Mixture, basis: Array, mean: Array, covariance: Array, kind: CovarianceType) -> Mixture:
+    """Extend a mixture of projections to all features: across the projection, every group is like all patients."""
     across = np.eye(len(mean)) - basis @ basis.T
-    rest = across @ covariance @ across
+    remainder = across @ covariance @ across
     means = mean @ across + flat.means @ basis.T
-    covariances = np.stack([rest + basis @ flat.covariance(j) @ basis.T for j in range(flat.k)])
+    covariances = np.stack([remainder + basis @ flat.covariance(j) @ basis.T for j in range(flat.k)])
     return recast(Mixture(flat.weights, means, covariances, "full"), kind)

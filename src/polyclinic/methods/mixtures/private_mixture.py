@@ -1,146 +1,209 @@
-"""The paid way of a mixture: noisy covariance (above 3 features), coarse and fine histogram, then EM; every sum has its noise."""
+"""Private EM: the phases of a mixture with patient-level differential privacy.
+
+Records are clipped to a public ball and every sum has its noise. The start is a histogram: a coarse grid over the ball, then a fine
+grid where patients are (:mod:`.histogram_start`). Above three features the grids lie in the directions in which a noisy covariance
+says that patients differ most. Then come rounds of EM with one row of length at most 1 per patient (:mod:`.private_statistics`):
+
+    hospital k     x_k = sum_i v_i,   v_i = r_ij (1, y_ij / c, y_ij y_ij' / c^2) / sqrt 3,   |v_i| <= 1,   y_ij = P_j'(x_i - mu_j)
+    coordinator    M-step from sum_k x_k + noise; the noise on a covariance is c^2 times the group's own variance
+
+The start has ``start_share`` of the budget mu^2. EM rounds share the rest, and later rounds get more.
+"""
 
 from __future__ import annotations
 
 from dataclasses import replace
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic.methods.mixtures import histogram_start as histogram
-from polyclinic.methods.mixtures import private_statistics as paid
-from polyclinic.methods.mixtures.fitted import FittedMixture
 from polyclinic.methods.mixtures.histogram_start import FLAT
-from polyclinic.methods.mixtures.state import MixtureParams, MixturePublic
+from polyclinic.methods.mixtures.private_statistics import bounded, improve
+from polyclinic.methods.mixtures.state import MixturePublic
 from polyclinic.methods.mixtures.statistics import shapes
-from polyclinic.methods.moments.moments import GRID, RADIUS, in_ball, moment_rows, noisy_moments
+from polyclinic.methods.moments.moments import GRID, in_ball, moment_rows, noisy_moments
 from polyclinic.methods.moments.standardizing import Nothing
-from polyclinic.models.mixtures.gaussian import Array, Mixture
+from polyclinic.models.mixtures.gaussian import Array
 from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.protocol.interfaces import Contribution, Step, Total, seeds
+from polyclinic.protocol.phases import Phase
+from polyclinic.records.sites.site import Site
 
-__all__ = ["PaidMixture"]
+if TYPE_CHECKING:
+    from polyclinic.methods.mixtures.gaussian_mixture import GaussianMixture
+
+__all__ = ["CoarseGrid", "FineGrid", "NoisyCovariance", "NoisyMixtureEM"]
+
+FLAT_SHARES: Final = {"coarse": 0.3, "fine": 0.7}  # of the start's budget, up to three features
+SHARES: Final = {"moments": 0.3, "coarse": 0.2, "fine": 0.5}  # above
 
 
-class PaidMixture(FittedMixture[MixtureParams, MixturePublic, Nothing]):
-    """What a mixture does with ``privacy``: records in the unit ball, one bounded row per patient, noise on every sum."""
+class _NoisySum(Phase[MixturePublic, Nothing]):
+    """A sum of rows of length at most 1 with its noise."""
 
-    params: MixtureParams
+    fit: GaussianMixture
+    name: str
+    grid = GRID
+    counts = False
 
-    def _center(self, d: int) -> Array:
-        return np.zeros(d) if self.params.center is None else np.asarray(self.params.center, float)
+    def shapes(self, public: MixturePublic) -> dict[str, tuple[int, ...]]:
+        raise NotImplementedError
 
-    @property
-    def _radius(self) -> float:
-        return RADIUS if self.params.radius is None else self.params.radius
+    def share(self, public: MixturePublic) -> float:
+        """Return the part of the budget that the sum has."""
+        shares = SHARES if public.mixture.d > FLAT else FLAT_SHARES
+        return self.fit.params.start_share * shares[self.name]
 
-    @property
-    def _paid_rounds(self) -> int:
-        return min(self.params.rounds, self.params.paid_rounds)
-
-    def _multiplier(self, public: MixturePublic) -> float:
-        """Noise of the coming release: the start has its share, EM rounds share the rest, later ones more."""
-        p = self.params
+    def step(self, public: MixturePublic) -> Step:
+        p = self.fit.params
         assert p.privacy is not None
-        asked = p.start == "votes" and p.means_init is None
-        share = p.start_share if asked else 0.0
-        if public.stage == "em":
-            late = np.arange(1, self._paid_rounds + 1, dtype=float)
-            part = (1 - share) * late[public.iteration] / late.sum()
-        else:
-            parts = (
-                {"moments": 0.3, "coarse": 0.2, "fine": 0.5}
-                if public.mixture.d > FLAT
-                else {"coarse": 0.3, "fine": 0.7}
-            )
-            part = share * parts[self._paid_name(public)]
-        (multiplier,) = calibrate(p.privacy.epsilon, p.privacy.delta, shares=(float(part),))
-        return multiplier
-
-    def _paid_name(self, public: MixturePublic) -> str:
-        if public.stage == "votes":
-            return "fine" if public.iteration else "coarse"
-        return {"moments": "moments", "em": "statistics"}[public.stage]
-
-    def _paid_step(self, public: MixturePublic) -> Step:
-        p, (k, d) = self.params, public.mixture.means.shape
-        sums: dict[str, tuple[int, ...]]
-        if public.stage == "votes":
-            assert public.frame is not None
-            m = public.frame.shape[1]
-            sums = {"votes": (histogram.side(m, fine=public.iteration > 0) ** m,)}
-        elif public.stage == "moments":
-            sums = {"rows": (1 + d + d * (d + 1) // 2,)}
-        else:
-            sums = shapes(p.covariance_type, k, d)
+        (multiplier,) = calibrate(p.privacy.epsilon, p.privacy.delta, shares=(float(self.share(public)),))
         return Step(
-            public.round if public.stage == "em" else 0,
-            self._paid_name(public),
-            sums,
+            public.round,
+            self.name,
+            self.shapes(public),
             bound=float(p.max_patients),
             sensitivity=1.0,
-            multiplier=self._multiplier(public),
-            grid=1.0 if public.stage == "votes" else GRID,
-            counts=public.stage == "em",
+            multiplier=multiplier,
+            grid=self.grid,
+            counts=self.counts,
         )
 
-    def _paid_contribution(self, X: Array, public: MixturePublic) -> Contribution:
-        # A missing value adds nothing to a record's length; what stands in for it is public, so a row is still the patient's own.
-        there, center = ~np.isnan(X), self._center(X.shape[1])
-        Z = in_ball(np.where(there, X, center), center, self._radius)
-        if public.stage == "moments":
-            return Contribution({"rows": moment_rows(Z)})
-        if public.stage == "votes":
-            assert public.frame is not None
-            cells = histogram.side(public.frame.shape[1], fine=public.iteration > 0)
-            if public.basis is not None:
-                filled = np.where(there, Z, public.moments.mean)
-                return Contribution({"votes": histogram.vote(filled @ public.basis, public.frame, cells)})
-            return Contribution({"votes": histogram.vote(Z[there.all(1)], public.frame, cells)})
-        return Contribution(paid.bounded(np.where(there, Z, np.nan), public.mixture))
+    def records(self, site: Site) -> tuple[Array, NDArray[np.bool_]]:
+        """Return records in the unit ball, missing values at its centre, and which values are there.
 
-    def _paid_combine(self, public: MixturePublic, total: Total) -> MixturePublic:
-        p = self.params
-        if public.stage == "moments":
-            moments = noisy_moments(total.arrays["rows"], total.noise_sd, public.mixture.d)
-            basis = histogram.directions(moments.covariance(), p.n_components)
-            m = basis.shape[1]
-            return replace(
-                public, stage="votes", moments=moments, basis=basis, frame=np.stack([np.zeros(m), np.ones(m)])
-            )
-        if public.stage == "votes":
-            return self._paid_votes(public, total)
-        mixture = paid.improve(
-            dict(total.arrays), total.noise_sd, public.mixture, reg_covar=p.reg_covar / self._radius**2
-        )
-        public = replace(public, mixture=mixture, iteration=public.iteration + 1)
-        if public.iteration < self._paid_rounds:
-            return replace(public, round=public.round + 1)
-        return replace(public, stage="end", best=mixture, best_iterations=public.iteration)
+        A missing value adds nothing to a record's length. What stands in for it is public, so a row is still the patient's own.
+        """
+        X = site.matrix()
+        present, center = ~np.isnan(X), self.fit._center(X.shape[1])
+        return in_ball(np.where(present, X, center), center, self.fit._radius), present
 
-    def _paid_votes(self, public: MixturePublic, total: Total) -> MixturePublic:
-        p, frame, votes = self.params, public.frame, total.arrays["votes"]
-        assert frame is not None
-        cells = histogram.side(frame.shape[1], fine=public.iteration > 0)
-        if public.iteration == 0:
-            return replace(public, iteration=1, frame=histogram.zoom(votes, frame, cells, total.noise_sd))
-        flat = public.basis is None
+    def contribute(
+        self, step: Step, site: Site, private: Nothing, public: MixturePublic
+    ) -> tuple[Nothing, Contribution]:
+        """x_k = sum of one row of length <= 1 per patient."""
+        return private, Contribution(self.sums(*self.records(site), public))
+
+    def sums(self, Z: Array, present: NDArray[np.bool_], public: MixturePublic) -> dict[str, Array]:
+        """Sum the rows of records in the unit ball."""
+        raise NotImplementedError
+
+
+class NoisyCovariance(_NoisySum):
+    """The covariance of all patients, above three features: it says where the grids lie."""
+
+    name = "moments"
+
+    def due(self, public: MixturePublic) -> bool:
+        return self.fit.params.asks_start and public.mixture.d > FLAT
+
+    def shapes(self, public: MixturePublic) -> dict[str, tuple[int, ...]]:
+        d = public.mixture.d
+        return {"rows": (1 + d + d * (d + 1) // 2,)}
+
+    def sums(self, Z: Array, present: NDArray[np.bool_], public: MixturePublic) -> dict[str, Array]:
+        return {"rows": moment_rows(Z)}
+
+    def combine(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
+        """basis = leading eigenvectors of the noisy covariance."""
+        moments = noisy_moments(total.arrays["rows"], total.noise_sd, public.mixture.d)
+        basis = histogram.directions(moments.covariance(), self.fit.params.n_components)
+        return self.fit.onward(replace(public, moments=moments, basis=basis))
+
+
+class CoarseGrid(_NoisySum):
+    """Counts of patients in the cells of a grid over the whole ball."""
+
+    name = "coarse"
+    grid = 1.0
+
+    def due(self, public: MixturePublic) -> bool:
+        return self.fit.params.asks_start
+
+    def enter(self, public: MixturePublic) -> MixturePublic:
+        m = public.mixture.d if public.basis is None else public.basis.shape[1]
+        return replace(public, frame=np.stack([np.zeros(m), np.ones(m)]))
+
+    def cells(self, public: MixturePublic) -> tuple[Array, int]:
+        """Return the frame of the grid, and its cells per axis."""
+        assert public.frame is not None
+        return public.frame, histogram.side(public.frame.shape[1], fine=self.name == "fine")
+
+    def shapes(self, public: MixturePublic) -> dict[str, tuple[int, ...]]:
+        frame, cells = self.cells(public)
+        return {"votes": (cells ** frame.shape[1],)}
+
+    def sums(self, Z: Array, present: NDArray[np.bool_], public: MixturePublic) -> dict[str, Array]:
+        if public.basis is None:
+            places = Z[present.all(1)]
+        else:
+            places = np.where(present, Z, public.moments.mean) @ public.basis
+        return {"votes": histogram.vote(places, *self.cells(public))}
+
+    def combine(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
+        """frame = the box around all cells that rise above noise."""
+        frame = histogram.zoom(total.arrays["votes"], *self.cells(public), total.noise_sd)
+        return self.fit.onward(replace(public, frame=frame))
+
+
+class FineGrid(CoarseGrid):
+    """Counts of patients in the cells of a grid where patients are; the first mixture is fitted to them."""
+
+    name = "fine"
+
+    def enter(self, public: MixturePublic) -> MixturePublic:
+        return public
+
+    def combine(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
+        """w, mu, Sigma = those of the histogram, by EM from several starts."""
+        p, m = self.fit.params, public.moments
         mixture = histogram.fit_histogram(
-            votes,
-            frame,
-            cells,
+            total.arrays["votes"],
+            *self.cells(public),
             p.n_components,
-            p.covariance_type if flat else "full",
+            p.covariance_type if public.basis is None else "full",
             noise_sd=total.noise_sd,
             starts=max(p.n_starts, 10),
             rng=seeds(p.seed, "start", 0),
         )
         if public.basis is not None:
-            m = public.moments
-            mixture = histogram.lift(mixture, public.basis, m.mean, m.covariance(), p.covariance_type)
-        return replace(public, stage="em", iteration=0, round=1, mixture=mixture)
+            mixture = histogram.in_all_features(mixture, public.basis, m.mean, m.covariance(), p.covariance_type)
+        return replace(public, stage="em", round=1, mixture=mixture)
 
-    def _natural(self, public: MixturePublic) -> Mixture:
-        """The mixture in the units of the records."""
-        if self.params.privacy is None:
-            return public.mixture
-        return public.mixture.moved(self._center(public.mixture.d), self._radius)
+
+class NoisyMixtureEM(_NoisySum):
+    """Rounds of EM."""
+
+    name = "statistics"
+    counts = True
+
+    def enter(self, public: MixturePublic) -> MixturePublic:
+        return self.fit.begin_start(public)
+
+    @property
+    def rounds(self) -> int:
+        return min(self.fit.params.rounds, self.fit.params.paid_rounds)
+
+    def share(self, public: MixturePublic) -> float:
+        """Return (1 - start_share) t / sum_s s in round t: noise matters most at the end."""
+        p = self.fit.params
+        weights = np.arange(1, self.rounds + 1, dtype=float)
+        start = p.start_share if p.asks_start else 0.0
+        return float((1 - start) * weights[public.iteration] / weights.sum())
+
+    def shapes(self, public: MixturePublic) -> dict[str, tuple[int, ...]]:
+        return shapes(public.mixture.kind, *public.mixture.means.shape)
+
+    def sums(self, Z: Array, present: NDArray[np.bool_], public: MixturePublic) -> dict[str, Array]:
+        return bounded(np.where(present, Z, np.nan), public.mixture)
+
+    def combine(self, step: Step, public: MixturePublic, total: Total) -> MixturePublic:
+        """w, mu, Sigma = the M-step from sum_k x_k + noise."""
+        reg_covar = self.fit.params.reg_covar / self.fit._radius**2
+        mixture = improve(dict(total.arrays), total.noise_sd, public.mixture, reg_covar=reg_covar)
+        public = replace(public, mixture=mixture, iteration=public.iteration + 1)
+        if public.iteration < self.rounds:
+            return replace(public, round=public.round + 1)
+        return replace(public, stage="end", best=mixture, best_iterations=public.iteration)

@@ -1,9 +1,9 @@
-"""EM statistics that a patient-level guarantee pays for (PRIVACY 3.6): one bounded row per patient, one release a round.
+"""Sum EM statistics with a bounded row per patient, so that one noisy release a round protects every patient.
 
 Every record is measured in units of each group's own, public, covariance: ``y = P_j'(x - mu_j)`` with the OLD centre, so that
 one release serves the whole M-step. A patient's row is ``r_j (1, y / c, y y' / c^2) / sqrt 3`` over all groups, pulled back to
 length 1 where it is longer. Inside the radius ``c`` its length is at most ``|r|_2 sqrt(1 + 1 + 1) / sqrt 3 <= 1`` already, so
-typical patients are untouched, and the sensitivity is 1 whatever the record. Against raw moments in a ball of radius R
+typical patients are untouched, and the sensitivity is 1 whatever the record (docs/decisions/0005-mixtures-in-public-units.md). Against raw moments in a ball of radius R
 (sensitivity sqrt 3 in units of R^2) the noise on a covariance falls from R^2 to c^2 times the group's own variance.
 
 Pulling back outliers shrinks covariances a little; under a Gaussian the factor is a known constant, and is divided out.
@@ -24,12 +24,12 @@ from polyclinic.models.mixtures.missing import Patterns
 
 __all__ = ["bounded", "consistency", "improve", "patient_rows", "reach", "widths"]
 
-ROOT3 = np.sqrt(3.0)
+ROOT3 = np.sqrt(3.0)  # definition: a patient's row has three parts, each of length at most 1
 SHRINK, GROW = 0.2, 5.0  # how far one noisy release may narrow or widen a group along any direction
 
 
 def reach(d: int) -> float:
-    """Radius c, in standard deviations, up to which a patient's row is not pulled back: 95 % of a Gaussian group.
+    """Return the radius c, in standard deviations, up to which a row is not pulled back: 95 % of a Gaussian group.
 
     >>> round(reach(2), 2)
     2.45
@@ -39,7 +39,7 @@ def reach(d: int) -> float:
 
 @cache
 def consistency(d: int) -> float:
-    """Factor by which pulling back outliers narrows the covariance of a Gaussian group.
+    """Return the factor by which pulling back outliers narrows the covariance of a Gaussian group.
 
     >>> 0.85 < consistency(2) < 1.0
     True
@@ -52,46 +52,56 @@ def consistency(d: int) -> float:
 
 
 def widths(kind: CovarianceType, d: int) -> int:
-    """Scalars of second moments per group (for tied: in all)."""
+    """Count the scalars of second moments per group (for tied: in all)."""
     return {"full": d * (d + 1) // 2, "tied": d * (d + 1) // 2, "diag": d, "spherical": 1}[kind]
 
 
 def patient_rows(z: Array, mixture: Mixture, factors: Array) -> Array:
     """(n, k + kd + second moments) one row per patient, before it is pulled back to length 1."""
     k, d, kind = mixture.k, mixture.d, mixture.kind
-    c, groups = reach(d), 1 if mixture.kind == "tied" else mixture.k
-    i, j = np.triu_indices(d)
-    root2 = np.where(i == j, 1.0, np.sqrt(2.0))
     joint = mixture.log_joint(z, factors)
     r = np.exp(joint - logsumexp(joint, axis=1, keepdims=True))
-    first, second = np.empty((len(z), k, d)), np.zeros((len(z), groups, widths(kind, d)))
+    first = np.empty((len(z), k, d))
+    second = np.zeros((len(z), 1 if kind == "tied" else k, widths(kind, d)))
     gaps = np.isnan(z).any(1)
     patterns = Patterns.found(z[gaps])
     for g in range(k):
-        difference = z - mixture.means[g]
         # Missing values are what the patient's own values and the public group let expect: still one row of one patient.
-        seen = mixture.seen(z[gaps], patterns, g) if gaps.any() else None
-        if seen is not None:
-            difference[gaps] = seen.difference
-        y = whitened(kind, difference, factors, g) / c
+        view = mixture.seen(z[gaps], patterns, g) if gaps.any() else None
+        difference = z - mixture.means[g]
+        if view is not None:
+            difference[gaps] = view.difference
+        y = whitened(kind, difference, factors, g) / reach(d)
+        square = _squares(kind, y)
+        if view is not None:
+            square[gaps] += _expected_squares(kind, view.spread, factors if kind == "tied" else factors[g])[patterns.of]
+        if kind == "spherical":
+            square = square.sum(1, keepdims=True)
         first[:, g] = r[:, [g]] * y
-        if kind in ("full", "tied"):
-            pairs = y[:, i] * y[:, j] * root2
-            if seen is not None:
-                P = factors if kind == "tied" else factors[g]
-                spread = np.einsum("pr,tpq,qs->trs", P, seen.spread, P) / c**2
-                pairs[gaps] += (spread[:, i, j] * root2)[patterns.of]
-        else:
-            square = y**2
-            if seen is not None:
-                square[gaps] += (seen.spread * np.square(factors[g]) / c**2)[patterns.of]
-            pairs = square if kind == "diag" else square.sum(1, keepdims=True)
-        second[:, 0 if kind == "tied" else g] += r[:, [g]] * pairs
+        second[:, g % second.shape[1]] += r[:, [g]] * square
     return np.asarray(np.concatenate([r, first.reshape(len(z), -1), second.reshape(len(z), -1)], 1) / ROOT3)
 
 
+def _squares(kind: CovarianceType, y: Array) -> Array:
+    """(n, pairs or features) second moments of each record; pairs times sqrt 2, so that lengths are those of yy'."""
+    if kind in ("full", "tied"):
+        i, j = np.triu_indices(y.shape[1])
+        return np.asarray(y[:, i] * y[:, j] * np.where(i == j, 1.0, np.sqrt(2.0)))
+    return y**2
+
+
+def _expected_squares(kind: CovarianceType, spread: Array, factor: Array) -> Array:
+    """(patterns, pairs or features) what is uncertain about missing values adds to them."""
+    d = spread.shape[1]
+    if kind in ("full", "tied"):
+        i, j = np.triu_indices(d)
+        square = np.einsum("pr,tpq,qs->trs", factor, spread, factor) / reach(d) ** 2
+        return np.asarray(square[:, i, j] * np.where(i == j, 1.0, np.sqrt(2.0)))
+    return np.asarray(spread * np.square(factor) / reach(d) ** 2)
+
+
 def bounded(Z: Array, mixture: Mixture) -> dict[str, Array]:
-    """One site's sums of bounded rows, shaped like exact statistics; whole multiples of 2^-20.
+    """Sum one site's bounded rows, shaped like exact statistics, to whole multiples of 2^-20.
 
     Parameters
     ----------
@@ -113,7 +123,7 @@ def bounded(Z: Array, mixture: Mixture) -> dict[str, Array]:
 
 
 def improve(sums: dict[str, Array], noise_sd: float, old: Mixture, *, reg_covar: float) -> Mixture:
-    """The M-step from noisy sums; covariances stay positive definite, and groups drowned in noise keep their place.
+    """Take the M-step from noisy sums; covariances stay positive definite, and groups drowned in noise keep their place.
 
     Parameters
     ----------
@@ -129,8 +139,8 @@ def improve(sums: dict[str, Array], noise_sd: float, old: Mixture, *, reg_covar:
     d, kind, c = old.d, old.kind, reach(old.d)
     floor = 4 * noise_sd  # fewer patients than this cannot be told from noise
     a = np.maximum(sums["a"], floor if floor > 0 else 1e-12)
-    seen = sums["a"] > floor
-    move = np.where(seen[:, None], c * sums["b"] / a[:, None], 0.0)
+    visible = sums["a"] > floor
+    move = np.where(visible[:, None], c * sums["b"] / a[:, None], 0.0)
     length = np.sqrt((move**2).sum(1, keepdims=True))
     move = move / np.maximum(length / c, 1.0)  # nobody moves further than the radius in one round
     weights = a / a.sum()
@@ -145,7 +155,7 @@ def improve(sums: dict[str, Array], noise_sd: float, old: Mixture, *, reg_covar:
             means = old.means + move @ lower.T
         else:
             covariances, means = old.covariances.copy(), old.means.copy()
-            for g in np.flatnonzero(seen):
+            for g in np.flatnonzero(visible):
                 inner = _between(square[g] / a[g] - np.outer(move[g], move[g]))
                 lower = np.linalg.cholesky(old.covariances[g])
                 covariances[g] = lower @ inner @ lower.T + reg_covar * np.eye(d)
@@ -153,16 +163,16 @@ def improve(sums: dict[str, Array], noise_sd: float, old: Mixture, *, reg_covar:
         return Mixture(weights, means, covariances, kind)
     if kind == "diag":
         inner = np.clip(fix * sums["C"] / a[:, None] - move**2, SHRINK, GROW)
-        inner[~seen] = 1.0
+        inner[~visible] = 1.0
         sd = np.sqrt(old.covariances)
     else:
         inner = np.clip((fix * sums["C"] / a - (move**2).sum(1)) / d, SHRINK, GROW)
-        inner[~seen] = 1.0
+        inner[~visible] = 1.0
         sd = np.sqrt(old.covariances)[:, None]
     return Mixture(weights, old.means + move * sd, old.covariances * inner + reg_covar, kind)
 
 
 def _between(square: Array) -> Array:
-    """The nearest matrix whose directions are neither collapsed nor blown up: noise may not decide that."""
+    """Return the nearest matrix whose directions are neither collapsed nor blown up: noise may not decide that."""
     values, vectors = np.linalg.eigh((square + square.T) / 2)
     return np.asarray((vectors * np.clip(values, SHRINK, GROW)) @ vectors.T)

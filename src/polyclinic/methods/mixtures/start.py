@@ -1,8 +1,8 @@
-"""Where EM starts, without showing a patient: everybody votes for the nearest of some public points.
+"""Start EM without showing a patient: every patient votes for the nearest of some public points.
 
 The points are drawn around the public mean, a vote is one count, and votes are only ever summed over hospitals; k-means++ on
 the points with their votes sees no record. ``box`` starts ask nobody at all. (With privacy the start is a noisy
-histogram instead: ``histogram.py``.)
+histogram instead: :mod:`.histogram_start`.)
 """
 
 from __future__ import annotations
@@ -43,36 +43,35 @@ def plus_plus(candidates: Array, mass: Array, k: int, rng: np.random.Generator) 
     mass = np.maximum(mass, 0.0)
     if not mass.sum():
         mass = np.ones(len(candidates))
-    chosen = [int(rng.choice(len(candidates), p=mass / mass.sum()))]
-    far = ((candidates - candidates[chosen[0]]) ** 2).sum(1)
-    while len(chosen) < k:
-        pull = mass * far
+    picks = [int(rng.choice(len(candidates), p=mass / mass.sum()))]
+    distance = ((candidates - candidates[picks[0]]) ** 2).sum(1)
+    while len(picks) < k:
+        pull = mass * distance
         p = pull / pull.sum() if pull.sum() > 0 else np.full(len(candidates), 1 / len(candidates))
-        chosen.append(int(rng.choice(len(candidates), p=p)))
-        far = np.minimum(far, ((candidates - candidates[chosen[-1]]) ** 2).sum(1))
-    return candidates[chosen]
+        picks.append(int(rng.choice(len(candidates), p=p)))
+        distance = np.minimum(distance, ((candidates - candidates[picks[-1]]) ** 2).sum(1))
+    return candidates[picks]
 
 
-def centres(candidates: Array, mass: Array, k: int, rng: np.random.Generator, *, tries: int = 10) -> Array:
+def centres(candidates: Array, mass: Array, k: int, rng: np.random.Generator) -> Array:
     """(k, d) the best of several k-means runs on the public points with their votes; it asks nobody again."""
     best, least = candidates[:k], np.inf
-    for _ in range(tries):
-        found = plus_plus(candidates, mass, k, rng)
+    for _ in range(10):
+        trial = plus_plus(candidates, mass, k, rng)
         for _ in range(10):
-            far = ((candidates[:, None] - found) ** 2).sum(2)
-            near = far.argmin(1)
+            nearest = ((candidates[:, None] - trial) ** 2).sum(2).argmin(1)
             for j in range(k):
-                held = np.where(near == j, np.maximum(mass, 0.0), 0.0)
-                if held.sum() > 0:
-                    found[j] = held @ candidates / held.sum()
-        cost = float(np.maximum(mass, 0.0) @ ((candidates[:, None] - found) ** 2).sum(2).min(1))
+                votes = np.where(nearest == j, np.maximum(mass, 0.0), 0.0)
+                if votes.sum() > 0:
+                    trial[j] = votes @ candidates / votes.sum()
+        cost = float(np.maximum(mass, 0.0) @ ((candidates[:, None] - trial) ** 2).sum(2).min(1))
         if cost < least:
-            best, least = found, cost
+            best, least = trial, cost
     return best
 
 
 def shared(means: Array, variances: Array, kind: CovarianceType) -> Mixture:
-    """Equal shares, and one spread for all groups: the mixture whose nearest group is the nearest centre."""
+    """Make a mixture of equal shares and one spread for all groups: its nearest group is the nearest centre."""
     k, d = means.shape
     if kind in ("full", "tied"):
         covariances = np.diag(variances) if kind == "tied" else np.broadcast_to(np.diag(variances), (k, d, d)).copy()
@@ -82,6 +81,6 @@ def shared(means: Array, variances: Array, kind: CovarianceType) -> Mixture:
 
 
 def box(mean: Array, covariance: Array, k: int, kind: CovarianceType, rng: np.random.Generator) -> Mixture:
-    """A start that asks nobody: centres drawn around the public mean, the public spread for every group."""
+    """Draw a start that asks nobody: centres around the public mean, the public spread for every group."""
     centres = points(mean, covariance, k, rng)[:k]
     return shared(centres, np.maximum(np.diag(covariance), 1e-12), kind)

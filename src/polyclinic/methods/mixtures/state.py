@@ -1,18 +1,19 @@
-"""What a Gaussian mixture takes, and what everybody knows while it is fitted."""
+"""Parameters of a Gaussian mixture, its public state, and what is known about attacks on it."""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from pydantic import BeforeValidator, Field, model_validator
 
 from polyclinic.methods.moments.moments import SummedMoments
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.params import Params
 
-__all__ = ["MixtureParams", "MixturePublic"]
+__all__ = ["FACTS", "MixtureParams", "MixturePublic"]
 
 Nested = Annotated[Any, BeforeValidator(lambda v: _nested(v))]
 
@@ -50,28 +51,35 @@ class MixtureParams(Params):
     start_share: float = Field(0.2, gt=0, lt=1, description="With privacy: part of the budget for the noisy start.")
 
     @model_validator(mode="after")
-    def _together(self) -> MixtureParams:
-        k = self.n_components
-        if self.means_init is None and (self.weights_init is not None or self.precisions_init is not None):
+    def _check_start(self) -> MixtureParams:
+        k, weights = self.n_components, self.weights_init
+        if self.means_init is None and (weights is not None or self.precisions_init is not None):
             raise ValueError("weights_init and precisions_init need means_init")
         if self.means_init is not None and np.shape(self.means_init)[:1] != (k,):
             raise ValueError(f"means_init has {np.shape(self.means_init)[:1]} rows, n_components is {k}")
-        if self.weights_init is not None and (
-            np.shape(self.weights_init) != (k,) or abs(sum(self.weights_init) - 1) > 1e-6 or min(self.weights_init) < 0
-        ):
+        if weights is not None and (np.shape(weights) != (k,) or abs(sum(weights) - 1) > 1e-6 or min(weights) < 0):
             raise ValueError("weights_init must be n_components shares that sum to 1")
+        return self
+
+    @model_validator(mode="after")
+    def _check_privacy(self) -> MixtureParams:
         if self.privacy is not None and self.privacy.level != "patient":
             raise ValueError("a mixture is private at the level of patients only: level='patient'")
         if self.privacy is not None and self.radius is None:
             raise ValueError("privacy needs radius: a public bound on the length of a record around center")
         return self
 
+    @property
+    def asks_start(self) -> bool:
+        """Whether patients are asked where to start: by votes or, with privacy, by a noisy histogram."""
+        return self.start == "votes" and self.means_init is None
+
 
 @dataclass(frozen=True)
 class MixturePublic:
     """What everybody knows; with privacy, records and mixture are in units of the public ball."""
 
-    stage: Literal["moments", "votes", "lloyd", "em", "score", "end"]
+    stage: str
     round: int  # EM rounds over all starts
     start: int
     iteration: int  # of this start
@@ -79,7 +87,11 @@ class MixturePublic:
     votes: Array
     mixture: Mixture
     bound: float | None = None  # mean log-likelihood of the mixture that entered the last round
-    told: tuple[float | None, float | None, int] = (None, None, 0)  # bound, gain and start of the round just finished
+    last_round: tuple[float | None, float | None, int] = (
+        None,
+        None,
+        0,
+    )  # bound, gain and start of the round just finished
     converged: bool = False
     reseeded: int = 0
     best: Mixture | None = None
@@ -89,3 +101,28 @@ class MixturePublic:
     loglik: float | None = None  # of the final mixture, summed
     basis: Array | None = None  # with privacy: (d, m) directions of the histogram
     frame: Array | None = None  # (2, m) its centre and half-width
+
+
+SUMS: Final = "for each group, how many of your patients belong to it, and the sums of their values and squares"
+FACTS: Final = MethodFacts(
+    paper="privacy-preserving EM by distributed optimisation",
+    formal=True,
+    attacks=(
+        KnownAttack(
+            "sum",
+            "exact sums over several rounds give equations enough to solve for the records of small sites",
+        ),
+    ),
+    steps={
+        "count": StepMeaning("how many patients, and how many have each value"),
+        "zoom-*": StepMeaning("sums of values and of their distances from the mean, per feature"),
+        "second-moments": StepMeaning("how features vary together"),
+        "votes": StepMeaning("to which of some public points your patients are nearest, as counts"),
+        "lloyd-*": StepMeaning("sums of values by the nearest centre", "a patient who alone is near a centre"),
+        "statistics": StepMeaning(SUMS, "the record of a patient who is nearly a group alone"),
+        "score": StepMeaning("how likely your patients are under the model"),
+        "moments": StepMeaning("mean and spread of the records, each patient at most 1"),
+        "coarse": StepMeaning("how many of your patients lie in each box of a public grid"),
+        "fine": StepMeaning("how many of your patients lie in each box of a finer grid"),
+    },
+)

@@ -1,1 +1,1 @@
-"""Means, spreads and principal components of all patients together: Standardizer and FederatedPCA."""
+"""Means, standard deviations and principal components over all hospitals."""

@@ -1,8 +1,17 @@
-"""Standardising and principal components between hospitals: what follows from summed moments."""
+"""Standardise features and find principal components over all hospitals' patients, from summed moments.
+
+With the sums of :mod:`.moments`, n patients, m = mean and C = covariance (divisor n):
+
+    Standardizer    x' = (x - m) / sqrt(diag C)
+    FederatedPCA    x' = V' (x - m) / s,    V = leading eigenvectors of C / (s s'),    s = 1 or sqrt(diag C)
+
+With privacy all of it follows from one noisy release: sum_i (1, z_i, z_i z_i') / sqrt 3 of records z in a public ball. A patient's
+row has length at most 1, and so has what one patient changes.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar, Unpack
 
@@ -13,9 +22,10 @@ from pydantic import Field, model_validator
 from polyclinic.errors import ConfigError
 from polyclinic.methods.moments.moments import (
     GRID,
-    RADIUS,
     Array,
+    MomentsPhase,
     SummedMoments,
+    WithMoments,
     complete,
     in_ball,
     moment_rows,
@@ -29,8 +39,8 @@ from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.loop import SimulationOptions
 from polyclinic.protocol.outcome import Outcome
-from polyclinic.protocol.parameter_types import FederatedPCATyped, StandardizerTyped
 from polyclinic.protocol.params import Params
+from polyclinic.protocol.phases import Phase
 from polyclinic.records.sites.site import Site
 
 __all__ = ["FederatedPCA", "MomentParams", "MomentsPublic", "Nothing", "PCAParams", "Standardizer"]
@@ -63,10 +73,10 @@ class PCAParams(MomentParams):
 
 @dataclass(frozen=True)
 class MomentsPublic:
-    """SummedMoments so far, or the noisy ones in one release."""
+    """The moments so far."""
 
+    stage: str
     moments: SummedMoments
-    paid: bool
 
 
 @dataclass(frozen=True)
@@ -79,9 +89,52 @@ class Nothing:
 MP = TypeVar("MP", bound=MomentParams)
 
 
-class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
-    """Common half of standardising and PCA: the sums."""
+class _Moments(MomentsPhase[MomentsPublic, Nothing]):
+    """The sums of the zoom; all but the last one only set it up."""
 
+    def step(self, public: MomentsPublic) -> Step:
+        step = super().step(public)
+        return replace(step, round=1, counts=True) if public.moments.last else step
+
+    def refuse_few(self, moments: SummedMoments, members: int) -> None:
+        """Refuse nobody: there are no rounds whose sums could be compared."""
+
+
+class _NoisyMoments(Phase[MomentsPublic, Nothing]):
+    """One noisy release of number, mean and covariance of records in the public ball."""
+
+    def step(self, public: MomentsPublic) -> Step:
+        d, p = len(public.moments.mean), self.fit.params
+        (multiplier,) = calibrate(p.privacy.epsilon, p.privacy.delta)
+        return Step(
+            1,
+            "noisy-moments",
+            {"rows": (1 + d + len(public.moments.second),)},
+            bound=float(p.max_patients),
+            sensitivity=1.0,
+            multiplier=multiplier,
+            grid=GRID,
+        )
+
+    def contribute(
+        self, step: Step, site: Site, private: Nothing, public: MomentsPublic
+    ) -> tuple[Nothing, Contribution]:
+        """x_k = sum_i (1, z_i, z_i z_i') / sqrt 3 with |z_i| <= 1: each row has length at most 1."""
+        z = in_ball(site.matrix(), self.fit._center(len(public.moments.mean)), self.fit._radius)
+        return private, Contribution({"rows": moment_rows(z, crossed=self.fit.crossed)})
+
+    def combine(self, step: Step, public: MomentsPublic, total: Total) -> MomentsPublic:
+        """mean = center + radius * sum z / n, C = radius^2 (sum zz' / n - mean mean'), eigenvalues above the noise."""
+        d, radius = len(public.moments.mean), self.fit._radius
+        m = noisy_moments(total.arrays["rows"], total.noise_sd, d, crossed=self.fit.crossed)
+        moments = replace(m, mean=self.fit._center(d) + radius * m.mean, unit=radius * m.unit)
+        return replace(public, stage="end", moments=moments)
+
+
+class _FromMoments(WithMoments[MomentsPublic, Nothing], Estimator[MP, MomentsPublic, Nothing]):
+    """What standardising and PCA have in common: the sums."""
+
+    version = 2
     needs = "features"
     Params = MomentParams
     Public = MomentsPublic
@@ -115,58 +168,18 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
         p, d = self.params, setting.shape[0]
         if p.center is not None and len(p.center) != d:
             raise ConfigError(f"center has {len(p.center)} values, the sites have {d} features")
-        return MomentsPublic(SummedMoments.begin(d, self._radius, crossed=self.crossed), p.privacy is not None)
+        return self.outset(MomentsPublic("", SummedMoments.begin(d, self._radius, crossed=self.crossed)))
 
-    def next_step(self, public: MomentsPublic) -> Step | None:
-        """sum_k n_k, then sum_k of features and of squares; with privacy ONE release of all, sensitivity 1, on a grid."""
-        if public.moments.done:
-            return None
-        if not public.paid:
-            step = public.moments.step(self.params.max_patients)
-            return replace(step, round=1, counts=True) if public.moments.last else step  # the others only set it up
-        d, privacy = len(public.moments.mean), self.params.privacy
-        (multiplier,) = calibrate(privacy.epsilon, privacy.delta)
-        return Step(
-            1,
-            "noisy-moments",
-            {"rows": (1 + d + len(public.moments.second),)},
-            bound=float(self.params.max_patients),
-            sensitivity=1.0,
-            multiplier=multiplier,
-            grid=GRID,
-        )
+    @property
+    def phases(self) -> Mapping[str, Phase[MomentsPublic, Nothing]]:
+        return {"moments": _Moments(self)} if self.params.privacy is None else {"noisy-moments": _NoisyMoments(self)}
 
     def init_site(self, site: Site, public: MomentsPublic, rng: np.random.Generator) -> Nothing:
-        complete(site, None if public.paid else self._radius)
+        complete(site, self._radius if self.params.privacy is None else None)
         return Nothing()
-
-    def contribute(
-        self, step: Step, site: Site, private: Nothing, public: MomentsPublic, rng: np.random.Generator
-    ) -> tuple[Nothing, Contribution]:
-        """sum_i x_i, sum_i x_i x_i'; paid: sum_i of (1, z_i, z_i z_i') with |z_i| <= 1, each row scaled to length <= 1."""
-        if not public.paid:
-            return private, public.moments.contribute(site.matrix())
-        z = in_ball(site.matrix(), self._center(site.matrix().shape[1]), self._radius)
-        return private, Contribution({"rows": moment_rows(z, crossed=self.crossed)})
-
-    def update_public(self, step: Step, public: MomentsPublic, total: Total) -> MomentsPublic:
-        """mean' = sum_k sum_i x_i / n, C' = sum_k sum_i (x_i - mean)(x_i - mean)' / n; noisy sums are freed of their bias."""
-        if not public.paid:
-            return replace(public, moments=public.moments.combine(total))
-        d = len(public.moments.mean)
-        m = noisy_moments(total.arrays["rows"], total.noise_sd, d, crossed=self.crossed)
-        mean = self._center(d) + self._radius * m.mean
-        return replace(public, moments=replace(m, mean=mean, unit=self._radius * m.unit))
 
     def finalize_site(self, site: Site, private: Nothing, public: MomentsPublic) -> Arrays:
         return {}
-
-    @property
-    def _radius(self) -> float:
-        return RADIUS if self.params.radius is None else float(self.params.radius)
-
-    def _center(self, d: int) -> Array:
-        return np.zeros(d) if self.params.center is None else np.asarray(self.params.center, float)
 
     def _publish(self, outcome: Outcome) -> None:
         self.moments_ = outcome.public.moments
@@ -196,33 +209,27 @@ class _FromMoments(Estimator[MP, MomentsPublic, Nothing]):
         return super().get_feature_names_out(input_features)
 
     def transform(self, data: Sequence[Site] | ArrayLike) -> Any:
-        """New features: for sites, a list of sites (each keeps its own rows); for a matrix, a matrix."""
+        """Compute new features: for sites, a list of sites (each keeps its own rows); for a matrix, a matrix."""
         self._fitted("mean_")
         if isinstance(data, Sequence) and len(data) and isinstance(data[0], Site):
             sites: Sequence[Any] = data
-            here = [s.arranged(self.__dict__.get("feature_names_in_")) for s in sites]
-            made = [self._apply(s.matrix()) for s in here]
-            # standardised features keep their names; directions of a PCA are new features
-            kept = [s.columns if x.shape[1] == s.matrix().shape[1] and self.keeps else None for s, x in zip(here, made)]
-            mine = self.lines_  # whoever uses these features builds on the releases that made them
-            return [
-                replace(
-                    s,
-                    features=x,
-                    columns=c,
-                    builds_on=(*s.builds_on, *(e for e in mine if e.charge is not None and e.charge.site == s.name)),
-                )
-                for s, x, c in zip(here, made, kept)
-            ]
-        whole = Site("patients", features=data).arranged(self.__dict__.get("feature_names_in_"))  # type: ignore[arg-type]
+            return [self._transformed(s.arranged(self.__dict__.get("feature_names_in_"))) for s in sites]
+        site = Site("patients", features=data).arranged(self.__dict__.get("feature_names_in_"))  # type: ignore[arg-type]
         rows = getattr(data, "index", None)
-        return self._framed(self._apply(whole.matrix()), None if rows is None or callable(rows) else rows)
+        return self._framed(self._apply(site.matrix()), None if rows is None or callable(rows) else rows)
+
+    def _transformed(self, site: Site) -> Site:
+        """Return the site with new features, which build on the releases that they were computed from."""
+        charges = tuple(e for e in self.lines_ if e.charge is not None and e.charge.site == site.name)
+        features = self._apply(site.matrix())
+        columns = site.columns if self.keeps else None  # directions of a PCA are new features
+        return replace(site, features=features, columns=columns, builds_on=(*site.builds_on, *charges))
 
     def _apply(self, X: Array) -> Array:
         raise NotImplementedError
 
 
-class Standardizer(StandardizerTyped, _FromMoments[MomentParams]):
+class Standardizer(_FromMoments[MomentParams]):
     """Bring every feature to mean 0 and standard deviation 1 over all hospitals' patients; only sums leave a hospital.
 
     Without privacy it equals pooled standardising (divisor n) to rounding. With ``privacy`` all records are clipped to a
@@ -254,7 +261,7 @@ class Standardizer(StandardizerTyped, _FromMoments[MomentParams]):
         return np.asarray((X - self.mean_) / self.scale_)
 
 
-class FederatedPCA(FederatedPCATyped, _FromMoments[PCAParams]):
+class FederatedPCA(_FromMoments[PCAParams]):
     """The directions in which patients differ most, from summed covariances; every hospital projects its own patients.
 
     Attributes

@@ -1,1 +1,1 @@
-"""Quantised sums: a few bits a number, with error correction; a transport of TRIP and SumALS."""
+"""Quantised sums: a transport with a few bits per number."""

@@ -94,7 +94,7 @@ class PackedSweeps(Sweeps):
     def _beside(self, public: SumPublic) -> SumPublic:
         """The first sweep after a Gram tries columns beside the found ones, unless more were found than asked for, and auditioned."""
         tried = public.round > 1 or public.start.kind != "gram" or public.start.proposed > 0
-        if tried or not self.fit.starter.searches or self.fit.params.rank == "auto" or len(public.factors) < 2:
+        if tried or not self._searches or len(public.factors) < 2:
             return public
         assert public.patients is not None
         factors, patients = columns_beside(public.factors, public.patients, self.fit.params.seed)
@@ -177,90 +177,97 @@ class PackedSweeps(Sweeps):
 
     def combine(self, step: Step, public: SumPublic, total: Total) -> SumPublic:
         """A_n' = argmin_{A >= 0} tr(A G A') - 2 tr(A'M), from rounded sums and in a fixed order; or once more, with wider fields."""
-        n, nth, rank, packing = public.mode - 1, self._nth(public), len(public.scale), self.fit._packing(public)
-        opened = packing.opened(total)
         assert public.patients is not None
-        patients, least = public.patients, LEAST * public.norm
-        if opened is not None and not n:  # what the model explains is known exactly now
-            truth = max(float(opened["aside"][1] - opened["aside"][0]), least)
-            if nth == 1 and not public.wider and truth < public.explained / UNSURE / 4:
-                opened = None  # rounded too coarsely to be of use
-                patients = within(patients, 2.0 * truth)  # nor does a phenotype explain more than all of them
-                public = replace(public, explained=UNSURE * truth, patients=patients)
-        if opened is None:
-            again = replace(public, wider=public.wider + 1)
-            if n:
-                return again
-            turned = patients * public.scale[:, None] * public.scale  # sites have taken the scale in by now
-            return replace(again, patients=turned, scale=np.ones(rank))
-        _, root = self._roots(public)
-        products = opened["mttkrp"] + opened["rare"] if public.whole else opened["mttkrp"]
-        right = ordered.product(products, root)
-        aside = None
-        if not n:
-            patients = np.zeros((rank, rank))
-            patients[np.triu_indices(rank)] = opened["gram"]
-            patients = np.maximum(
-                patients + np.triu(patients, 1).T, 0.0
-            )  # memberships are not negative; rounding may be
-            aside = opened["aside"]
-        own = patients if not n else patients * public.scale[:, None] * public.scale
-        g = self._known_gram(public, own)
-        noise: float | Array = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
-        if public.whole:  # solve_rounded cuts at 1.5 standard deviations
-            searched = self._gram(public).bounds(public.start, n) > 0
-            noise = np.where(searched, noise, SEEN / 1.5 * RARE * noise)
-        solved = solve_rounded(g, right, noise, SWEEPS, public.factors[n])
-        if (
-            aside is not None and public.round == 1 and not public.start.sweep
-        ):  # what was seen over cells is little of what is there
-            gain = (float(aside[0]) - _left(float(aside[1]), solved, right, g)) / max(
-                float(aside[1] - aside[0]), 1e-300
+        n, packing = public.mode - 1, self.fit._packing(public)
+        sums = packing.opened(total)
+        if sums is None:
+            return self._repeated(public)
+        patients, scores = public.patients * public.scale[:, None] * public.scale, sums.get("aside")
+        if scores is not None:  # mode 1: what the model explains, and A'A, are known exactly now
+            explained = max(float(scores[1] - scores[0]), LEAST * public.norm)
+            if self._too_coarse(public, explained):
+                return self._repeated(_corrected(public, explained))
+            patients = _symmetric(sums["gram"], len(public.scale))
+        products = sums["mttkrp"] + sums.get("rare", 0.0)  # rare codes enter in the last sweep
+        right, gram = ordered.product(products, self._roots(public)[1]), self._known_gram(public, patients)
+        solved = solve_rounded(gram, right, self._noise(public, packing), SWEEPS, public.factors[n])
+        if scores is not None and public.round == 1 and not public.start.sweep:
+            gain = (float(scores[0]) - _left(float(scores[1]), solved, right, gram)) / max(
+                float(scores[1] - scores[0]), 1e-300
             )
-            if gain > WEAK and self.fit.starter.searches and self.fit.params.rank != "auto":
-                begun, found = WideStart(self._gram(public)).again(public.start), rank - public.beside
-                public = replace(public, factors=tuple(f[:, :found] for f in public.factors), scale=np.ones(found))
-                return replace(
-                    public, stage="start", start=begun, round=2, base=1, patients=None, wider=0, gain=gain, beside=0
-                )
+            if gain > WEAK and self._searches:
+                return self._searching(public, gain)
             public = replace(public, careful=gain > WEAK)
         if public.careful and public.round <= CAREFUL:
-            solved = _gradient(public.factors[n], g, right)
+            solved = _gradient(public.factors[n], gram, right)
         new, length = ordered.unit(solved)
-        public = replace(public, spread=self._reach(public, opened["mttkrp"] - self._predicted(public)))
-        if aside is not None:
-            public = replace(public, explained=max(float(aside[1] - aside[0]), least), everything=float(aside[1]))
-        public = replace(public, patients=patients, wider=0)
-        if public.mode == len(public.factors):
-            public = replace(public, end=_left(public.everything, new * length, right, g))
-            if public.beside:
-                return self._chosen(public, new, length)
-        return self._swept(public, new, length, aside)
+        public = replace(public, spread=self._reach(public, sums["mttkrp"] - self._predicted(public)), wider=0)
+        if scores is not None:
+            public = replace(public, patients=patients, explained=explained, everything=float(scores[1]))
+        if public.mode < len(public.factors):
+            return self._swept(public, new, length, scores)
+        public = replace(public, end=_left(public.everything, new * length, right, gram))
+        return self._chosen(public, new, length) if public.beside else self._swept(public, new, length, scores)
 
-    def _swept(self, public: SumPublic, new: Array, length: Array, aside: Array | None) -> SumPublic:
-        """A mode is new; ``aside``: scores of the sweep that begins. At its last mode a sweep is judged, and may be the last."""
+    @property
+    def _searches(self) -> bool:
+        """Whether a wide start may follow where the first sum shows weak structure."""
+        return self.fit.starter.searches and self.fit.params.rank != "auto"
+
+    def _too_coarse(self, public: SumPublic, explained: float) -> bool:
+        """Whether the start said far too much of what it explains, so that the first sum was rounded too coarsely to be of use."""
+        return self._nth(public) == 1 and not public.wider and explained < public.explained / UNSURE / 4
+
+    @staticmethod
+    def _repeated(public: SumPublic) -> SumPublic:
+        """The same sum is asked again, with wider fields."""
+        again = replace(public, wider=public.wider + 1)
+        if public.mode > 1:
+            return again
+        assert public.patients is not None
+        turned = public.patients * public.scale[:, None] * public.scale  # sites have taken the scale in by now
+        return replace(again, patients=turned, scale=np.ones(len(public.scale)))
+
+    def _noise(self, public: SumPublic, packing: Packing) -> float | Array:
+        """Standard deviation of a summed product, by rounding; of codes that enter at last, what `solve_rounded` cuts at SEEN."""
+        noise = float(np.sqrt(len(packing.sites) / 12.0)) * packing.fields["mttkrp"].grid
+        if not public.whole:
+            return noise
+        searched = self._gram(public).bounds(public.start, public.mode - 1) > 0
+        return np.where(searched, noise, SEEN / 1.5 * RARE * noise)  # solve_rounded cuts at 1.5 standard deviations
+
+    def _searching(self, public: SumPublic, gain: float) -> SumPublic:
+        """What the cells showed is little of what is there: a wide start follows."""
+        start, found = WideStart(self._gram(public)).again(public.start), len(public.scale) - public.beside
+        public = replace(public, factors=tuple(f[:, :found] for f in public.factors), scale=np.ones(found))
+        return replace(public, stage="start", start=start, round=2, base=1, patients=None, wider=0, gain=gain, beside=0)
+
+    def _swept(self, public: SumPublic, new: Array, length: Array, scores: Array | None) -> SumPublic:
+        """A mode is new; ``scores`` of the sweep that begins. At its last mode a sweep is judged, and may be the last."""
         last = public.mode == len(public.factors)
-        ended = last and public.round >= self.fit.most(public)
-        if aside is not None:
-            sse, everything = (max(float(x), 0.0) for x in aside)
-            judged = self.fit.plateau(public).judged(public, sse, everything)
-            public = replace(judged, still=public.still)
+        if scores is not None:
+            sse, energy = (max(float(x), 0.0) for x in scores)
+            public = replace(self.fit.plateau(public).judged(public, sse, energy), still=public.still)
         elif last:
             public = self._expecting(public)
-            ended = ended or (self._enough(public) > 0 and public.still >= self.fit.plateau(public).rest)
-        if public.whole:
-            ended = last
-        elif ended and public.start.floors:
-            public, ended = replace(public, whole=True), False
-        after = self.turned(public, new, length, ended)
-        if ended and public.end is not None:  # the last sums tell how much there is of what
+        ending = last and self._arrived(public, judged=scores is None)
+        if ending and public.start.floors and not public.whole:  # one sweep more, with the codes that were left out
+            public, ending = replace(public, whole=True), False
+        after = self.turned(public, new, length, ending)
+        if ending and public.end is not None:  # the last sums tell how much there is of what
             assert after.patients is not None
-            energy = np.diagonal(after.patients) * np.square(after.scale)
-            return replace(after, stage="end", energy=energy, objective=max(public.end, 0.0) / 2)
-        if last and not ended:
+            energies = np.diagonal(after.patients) * np.square(after.scale)
+            return replace(after, stage="end", energy=energies, objective=max(public.end, 0.0) / 2)
+        if last and not ending:
             factors, before = self._further(public, after.factors)
             after = replace(after, factors=factors, last=before)
         return after
+
+    def _arrived(self, public: SumPublic, *, judged: bool) -> bool:
+        """Whether the sweep that ends is the last one."""
+        if public.whole or public.round >= self.fit.most(public):
+            return True
+        return judged and self._enough(public) > 0 and public.still >= self.fit.plateau(public).rest
 
     def _chosen(self, public: SumPublic, new: Array, length: Array) -> SumPublic:
         """After the first sweep: on with the columns that the Gram found, or an audition of those beside them."""
@@ -333,6 +340,19 @@ class PackedSweeps(Sweeps):
         if len(public.last) != len(factors) or public.last[0].shape != factors[0].shape or public.gained < 0:
             return factors, factors
         return tuple(ordered.unit(np.maximum(2.0 * f - old, 0.0))[0] for f, old in zip(factors, public.last)), factors
+
+
+def _symmetric(upper: Array, rank: int) -> Array:
+    """A'A from its upper triangle; memberships are not negative, rounding may be."""
+    gram = np.zeros((rank, rank))
+    gram[np.triu_indices(rank)] = upper
+    return np.maximum(gram + np.triu(gram, 1).T, 0.0)
+
+
+def _corrected(public: SumPublic, explained: float) -> SumPublic:
+    """The state with what the model truly explains: no phenotype explains more than all of them together."""
+    assert public.patients is not None
+    return replace(public, explained=UNSURE * explained, patients=within(public.patients, 2.0 * explained))
 
 
 def _left(everything: float, factor: Array, right: Array, gram: Array) -> float:

@@ -1,1 +1,1 @@
-"""Parts of a round that several factorizations share: setup, local pass, step sizes, losses, distinctness."""
+"""Parts that several factorizations share: phases, setup, local pass, step size, stopping rule, losses."""

@@ -1,33 +1,36 @@
 """A federated fit as a row of phases: sizes of the data, a start, the method's own rounds, the score.
 
-A phase is ONE kind of sum: what is asked (:meth:`Phase.step`), what a hospital answers (:meth:`Phase.contribute`) and what
-follows from the total (:meth:`Phase.combine`). ``public.stage`` names the phase that comes next; when it names none, the fit is
-over. A method writes the phase that is its paper and takes the others from here, from :mod:`.starts.choice` and from :mod:`.rounds.warmup`.
+What a phase is, and how a method finds the one that comes next, is :mod:`polyclinic.protocol.phases`. A method writes the phase
+that is its paper and takes the others from here, from :mod:`.starts.choice` and from :mod:`.rounds.warmup`.
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
+from abc import abstractmethod
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.methods.factorization import FederatedFactorization, WeightedParams
+from polyclinic.methods.factorization import FederatedFactorization, WeightedParams, power_of_two
 from polyclinic.methods.rounds.setup import Sizes, own_sizes, setup, sizes_of
 from polyclinic.protocol.interfaces import Arrays, Contribution, Pri, Step, Total
+from polyclinic.protocol.phases import Phase, PhaseDispatch
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["HEADROOM", "Exact", "FitPublic", "Phase", "Phased", "Rounds", "Score", "Setup", "Transport", "modes"]
+__all__ = ["HEADROOM", "Exact", "FitPublic", "Phase", "Phased", "Rounds", "Score", "Setup", "modes"]
 
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
-HEADROOM = 1e5  # how far above its unit, or its present largest entry, a site's number may go before the site refuses
+HEADROOM = (
+    1e5  # limit: how far above its unit, or its present largest entry, a site's number may go before the site refuses
+)
+SHORT_HEADROOM = 64.0  # limit: the same in 32 bits, where a number is cut instead
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,66 +61,8 @@ WP = TypeVar("WP", bound=WeightedParams)
 Pub = TypeVar("Pub", bound=FitPublic)
 
 
-class Phase(ABC, Generic[Pub, Pri]):
-    """One kind of sum of a fit."""
-
-    def __init__(self, fit: Any) -> None:
-        self.fit = fit
-
-    def due(self, public: Pub) -> bool:
-        """Whether the phase has anything to ask, when its turn comes."""
-        return True
-
-    def enter(self, public: Pub) -> Pub:
-        """The state to begin the phase with."""
-        return public
-
-    @abstractmethod
-    def step(self, public: Pub) -> Step:
-        """The coming sum."""
-
-    @abstractmethod
-    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
-        """x_k = one hospital's part of it."""
-
-    @abstractmethod
-    def combine(self, step: Step, public: Pub, total: Total) -> Pub:
-        """public' = f(public, sum_k x_k)."""
-
-
-class Phased(FederatedFactorization[WP, Pub, Pri]):
-    """A method that is a row of phases."""
-
-    @property
-    def phases(self) -> Mapping[str, Phase[Pub, Pri]]:
-        """By the stage that they are, in their order."""
-        raise NotImplementedError
-
-    def next_step(self, public: Pub) -> Step | None:
-        """The coming sum is that of the phase named by ``public.stage``."""
-        phase = self.phases.get(public.stage)
-        return None if phase is None else phase.step(public)
-
-    def contribute(
-        self, step: Step, site: Site, private: Pri, public: Pub, rng: np.random.Generator
-    ) -> tuple[Pri, Contribution]:
-        """x_k = the phase's part of the sum, from the site's records and the public state."""
-        return self.phases[public.stage].contribute(step, site, private, public)
-
-    def update_public(self, step: Step, public: Pub, total: Total) -> Pub:
-        """public' = the phase's f(public, sum_k x_k)."""
-        return self.phases[public.stage].combine(step, public, total)
-
-    def onward(self, public: Pub) -> Pub:
-        """To the next phase in the row that is due; after the last one the fit is over."""
-        row = list(self.phases.items())
-        at = [name for name, _ in row].index(public.stage)
-        for name, phase in row[at + 1 :]:
-            if phase.due(public):
-                return phase.enter(replace(public, stage=name))
-        return replace(public, stage="end")
-
-    # ---- what most methods do alike
+class Phased(PhaseDispatch[Pub, Pri], FederatedFactorization[WP, Pub, Pri], Generic[WP, Pub, Pri]):
+    """A factorization that is a sequence of phases."""
 
     def sized(self, public: Pub, size: Sizes, members: int) -> Pub:
         """The sizes are known: what a method makes of them."""
@@ -183,43 +128,36 @@ class Score(Phase[Pub, Pri]):
 # ---- how the arrays of a round travel
 
 
-class Transport(Protocol):
-    """How the arrays of one sum travel; :class:`Exact`, or packed in a few bits (``methods.packing.packed_sums.Packing``)."""
-
-    def step(self, round_: int, name: str) -> Step: ...
-    def contribution(self, arrays: Mapping[str, Array], site: str) -> Contribution: ...
-    def opened(self, total: Total) -> Mapping[str, Array] | None:
-        """The summed arrays; None where they must be asked again."""
-
-    def noise(self, name: str, members: int) -> float:
-        """Standard deviation of a mean of ``members`` numbers, by rounding."""
-
-    def learned(self, public: Any, sums: Mapping[str, Array]) -> Any:
-        """The state with what these sums tell about how the next ones travel."""
-
-
 @dataclass(frozen=True)
 class Exact:
-    """As they are, 64 bits a number."""
+    """How the arrays of a round travel: 64 bits a number, or ``short``: 32.
+
+    Short numbers are whole multiples of a public grid, cut at the bound. So a sum has the same bits whoever adds it.
+    """
 
     shapes: Mapping[str, tuple[int, ...]]
-    bound: float
+    size: float  # of the largest number that is expected
     asides: tuple[str, ...] = ()
+    short: bool = False
+    sites: int = 1
+
+    @property
+    def bound(self) -> float:
+        return SHORT_HEADROOM * power_of_two(self.size) if self.short else HEADROOM * self.size
+
+    @property
+    def grid(self) -> float | None:
+        """The finest power of two with which a sum of all sites fits in 32 bits."""
+        return self.bound * power_of_two(max(self.sites, 1)) * 2.0**-30 if self.short else None
 
     def step(self, round_: int, name: str) -> Step:
-        return Step(round_, name, self.shapes, bound=self.bound, asides=self.asides)
+        return Step(round_, name, self.shapes, bound=self.bound, asides=self.asides, grid=self.grid)
 
-    def contribution(self, arrays: Mapping[str, Array], site: str) -> Contribution:
-        return Contribution(arrays)
-
-    def opened(self, total: Total) -> Mapping[str, Array]:
-        return total.arrays
-
-    def noise(self, name: str, members: int) -> float:
-        return 0.0
-
-    def learned(self, public: Any, sums: Mapping[str, Array]) -> Any:
-        return public
+    def contribution(self, arrays: Mapping[str, Array]) -> Contribution:
+        if self.grid is None:
+            return Contribution(arrays)
+        most = self.bound
+        return Contribution({k: np.rint(np.clip(a, -most, most) / self.grid) * self.grid for k, a in arrays.items()})
 
 
 def modes(factors: Factors, *, also: str = "") -> dict[str, tuple[int, ...]]:
@@ -228,15 +166,12 @@ def modes(factors: Factors, *, also: str = "") -> dict[str, tuple[int, ...]]:
 
 
 class Rounds(Phase[Pub, Pri]):
-    """The rounds of a method: every hospital updates its own, the shared factors follow from the sum.
-
-    A sum that has to be asked again (a packed one outside its window) is answered with the same update, not with another one.
-    """
+    """The rounds of a method: every hospital updates its own, the shared factors follow from the sum."""
 
     name = "sweep"
 
     @abstractmethod
-    def transport(self, public: Pub) -> Transport:
+    def transport(self, public: Pub) -> Exact:
         """How the round's arrays travel."""
 
     @abstractmethod
@@ -248,28 +183,17 @@ class Rounds(Phase[Pub, Pri]):
         """What it says of it."""
 
     @abstractmethod
-    def update_shared(self, public: Pub, sums: Mapping[str, Array], members: int, way: Transport) -> Pub:
-        """What follows from the sum of all messages, and from how it travelled."""
-
-    def again(self, public: Pub) -> int:
-        """How often the coming sum was asked before."""
-        return 0
+    def update_shared(self, public: Pub, sums: Mapping[str, Array], members: int) -> Pub:
+        """What follows from the sum of all messages."""
 
     def step(self, public: Pub) -> Step:
-        again = self.again(public)
-        return self.transport(public).step(public.round, self.name + (f"+{again}" if again else ""))
+        return self.transport(public).step(public.round, self.name)
 
-    def contribute(self, step: Step, site: Site, private: Any, public: Pub) -> tuple[Any, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
         """x_k = message(update_local(private_k, public))."""
-        if private.round != public.round:
-            updated: Any = self.update_local(site, private, public)
-            private = replace(updated, round=public.round)
-        return private, self.transport(public).contribution(self.message(private, public), site.name)
+        private = self.update_local(site, private, public)
+        return private, self.transport(public).contribution(self.message(private, public))
 
-    def combine(self, step: Step, public: Any, total: Total) -> Any:
-        """public' = update_shared(public, sum_k x_k); the same round again, in wider fields, where the sum cannot be read."""
-        way = self.transport(public)
-        sums = way.opened(total)
-        if sums is None:
-            return replace(public, wider=public.wider + 1)
-        return self.update_shared(way.learned(public, sums), sums, total.members, way)
+    def combine(self, step: Step, public: Pub, total: Total) -> Pub:
+        """public' = update_shared(public, sum_k x_k)."""
+        return self.update_shared(public, total.arrays, total.members)

@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.methods.rounds.local_pass import local_pass
-from polyclinic.methods.rounds.phases import HEADROOM, Exact, Rounds, Transport, modes
+from polyclinic.methods.rounds.phases import Exact, Rounds, modes
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 
@@ -33,7 +33,7 @@ class WarmUp(Rounds[Any, Any]):
 
     def transport(self, public: Any) -> Exact:
         size = max(float(np.abs(f).max(initial=0.0)) for f in public.factors)
-        return Exact({**modes(public.factors), "aside": (3,)}, HEADROOM * max(size, 1.0), ("aside",))
+        return Exact({**modes(public.factors), "aside": (3,)}, max(size, 1.0), ("aside",))
 
     def update_local(self, site: Site, private: Any, public: Any) -> Any:
         """P_k, A_k after one pass from the shared A."""
@@ -47,7 +47,7 @@ class WarmUp(Rounds[Any, Any]):
         energy = np.square(private.patients).sum(0) / public.norm
         return {f"mode{n}": f * energy for n, f in enumerate(private.locals, start=1)} | {"aside": private.aside}
 
-    def update_shared(self, public: Any, sums: Mapping[str, Array], members: int, way: Transport) -> Any:
+    def update_shared(self, public: Any, sums: Mapping[str, Array], members: int) -> Any:
         """A = sum_k e_k A_k, columns of length 1."""
         p, (sse, _, everything) = self.fit.params, (float(x) * public.norm for x in sums["aside"])
         shared = tuple(cp.unit_columns(sums[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))

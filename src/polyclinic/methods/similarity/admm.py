@@ -167,8 +167,8 @@ def descend(
         return value, gradient.ravel()
 
     options = {"maxiter": steps, "maxfun": 3 * steps + 5, "ftol": tolerance, "gtol": tolerance, "maxcor": 8}
-    found = minimize(flat, start.ravel(), jac=True, method="L-BFGS-B", options=options)
-    return float(found.fun), np.asarray(found.x).reshape(shape)
+    minimum = minimize(flat, start.ravel(), jac=True, method="L-BFGS-B", options=options)
+    return float(minimum.fun), np.asarray(minimum.x).reshape(shape)
 
 
 def iterate(problem: Problem, s: State, rho: float, inner: int, solver: Callable[[Array], Array]) -> State:
@@ -218,8 +218,8 @@ def solve(
 
     The path keeps figures only, not matrices (those of past iterates are dropped).
     """
-    nothing = np.zeros_like(start)
-    state = State(start, start, start, nothing, nothing)
+    zeros = np.zeros_like(start)
+    state = State(start, start, start, zeros, zeros)
     solver = problem.redundancy.solver(0.0 if problem.convex else problem.l2, rho)
     path = []
     empty = np.empty((0, 0))

@@ -15,8 +15,8 @@ from polyclinic.methods.similarity.pairs import Array, LabelPairs
 
 __all__ = ["loss_and_gradient", "panel_loss"]
 
-CELLS: Final = 1 << 26  # pairs in one panel: half a gigabyte a matrix
-LEAST: Final = 256  # patients in one panel at least
+PANEL_PAIRS: Final = 1 << 26  # limit: of memory: pairs in one panel: half a gigabyte a matrix
+LEAST_PANEL: Final = 256  # limit: of time: patients in one panel at least
 
 
 def loss_and_gradient(
@@ -26,10 +26,10 @@ def loss_and_gradient(
 
     With A = X W (X W' where ``literal``) the gradient is X'(C + C')A.
     """
-    there = xp.asarray(W)
-    value, G = panel_loss(X @ (there.T if literal else there), pairs, bias, distance=distance, xp=xp)
-    made = G.T @ X if literal else X.T @ G
-    return value, np.asarray(made if xp is np else made.get())
+    V = xp.asarray(W)
+    value, G = panel_loss(X @ (V.T if literal else V), pairs, bias, distance=distance, xp=xp)
+    gradient = G.T @ X if literal else X.T @ G
+    return value, np.asarray(gradient if xp is np else gradient.get())
 
 
 def panel_loss(A: Any, pairs: LabelPairs, bias: float, *, distance: bool = False, xp: Any = np) -> tuple[float, Any]:
@@ -47,7 +47,7 @@ def panel_loss(A: Any, pairs: LabelPairs, bias: float, *, distance: bool = False
         a, own = A[where], codes[where]
         half = 0.5 * (a * a).sum(1) if distance else None
         out = xp.empty_like(a)
-        step = max(CELLS // max(len(group), 1), LEAST)
+        step = max(PANEL_PAIRS // max(len(group), 1), LEAST_PANEL)
         for lo in range(0, len(group), step):
             hi = min(lo + step, len(group))
             t = a[lo:hi] @ a.T

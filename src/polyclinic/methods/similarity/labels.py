@@ -20,14 +20,14 @@ def class_texts(labels: Iterable[Any]) -> list[str]:
     >>> class_texts([1, 1.0, True, "ill", 2.5])
     ['1', '1', '1', 'ill', '2.5']
     """
-    made = []
+    texts = []
     for v in labels.tolist() if isinstance(labels, np.ndarray) else list(labels):
         number = isinstance(v, bool | int | float | np.generic) and not isinstance(v, str | bytes)
         if number and float(v) == float(v) and abs(float(v)) < 2**53 and float(v) == int(float(v)):
-            made.append(str(int(v)))
+            texts.append(str(int(v)))
         else:
-            made.append(v.decode(errors="replace") if isinstance(v, bytes) else str(v))
-    return made
+            texts.append(v.decode(errors="replace") if isinstance(v, bytes) else str(v))
+    return texts
 
 
 def classes_at(site: Site) -> NDArray[np.generic]:
@@ -38,20 +38,11 @@ def classes_at(site: Site) -> NDArray[np.generic]:
     """
     if site.labels is None:
         raise DataError(f"site {site.name!r} has no labels", hint="Site(name, features=..., labels=...)")
-    labels = np.asarray(site.labels)
-    if labels.dtype.kind == "O":
-        missing = sum(v is None or v != v for v in labels.tolist())
-        kinds = {"text" if isinstance(v, str) else "numbers" for v in labels.tolist() if v is not None and v == v}
-        if len(kinds) > 1:
-            raise DataError(f"site {site.name!r}: labels mix text and numbers", hint="write every class in one way")
-        labels = labels if missing else np.asarray(labels.tolist())
-    else:
-        missing = int((~np.isfinite(labels)).sum()) if labels.dtype.kind == "f" else 0
-    if missing:
-        raise DataError(f"site {site.name!r}: {missing} patient(s) without a label", hint="leave those patients out")
-    if labels.dtype.kind == "f" and (labels != np.rint(labels)).any():
+    labels = _plain(site)
+    measured = labels[labels != np.rint(labels)] if labels.dtype.kind == "f" else labels[:0]
+    if len(measured):
         raise DataError(
-            f"site {site.name!r}: labels are measurements (such as {labels[labels != np.rint(labels)][0]:g}), not classes",
+            f"site {site.name!r}: labels are measurements (such as {measured[0]:g}), not classes",
             hint="classes are whole numbers or text; cut a measurement into classes first",
         )
     if labels.dtype.kind not in "biufUS":
@@ -61,16 +52,33 @@ def classes_at(site: Site) -> NDArray[np.generic]:
     return labels
 
 
+def _plain(site: Site) -> NDArray[np.generic]:
+    """The labels as one array of numbers or of text; an error where some are missing or of the other kind."""
+    labels = np.asarray(site.labels)
+    missing = 0
+    if labels.dtype.kind == "O":
+        values = [v for v in labels.tolist() if v is not None and v == v]
+        missing = len(labels) - len(values)
+        if len({isinstance(v, str) for v in values}) > 1:
+            raise DataError(f"site {site.name!r}: labels mix text and numbers", hint="write every class in one way")
+        labels = labels if missing else np.asarray(values)
+    elif labels.dtype.kind == "f":
+        missing = int((~np.isfinite(labels)).sum())
+    if missing:
+        raise DataError(f"site {site.name!r}: {missing} patient(s) without a label", hint="leave those patients out")
+    return labels
+
+
 def classes_of_all(sites: Sequence[Site]) -> NDArray[np.generic]:
     """All classes of several hospitals, sorted; an error if some write them as text and some as numbers."""
-    found = {s.name: classes_at(s) for s in sites if s.labels is not None}
-    text = sorted(n for n, v in found.items() if v.dtype.kind in "US" and len(v))
-    numbers = sorted(n for n, v in found.items() if v.dtype.kind not in "US" and len(v))
+    every = {s.name: classes_at(s) for s in sites if s.labels is not None}
+    labels = {name: values for name, values in every.items() if len(values)}
+    text = sorted(name for name, values in labels.items() if values.dtype.kind in "US")
+    numbers = sorted(set(labels) - set(text))
     if text and numbers:
         raise DataError(
             "hospitals write the classes in different ways",
             faults=[f"text: {', '.join(text)}", f"numbers: {', '.join(numbers)}"],
             hint="agree on one way before the study",
         )
-    full = [v for v in found.values() if len(v)]
-    return np.unique(np.concatenate(full)) if full else np.empty(0)
+    return np.unique(np.concatenate(list(labels.values()))) if labels else np.empty(0)

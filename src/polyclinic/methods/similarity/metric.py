@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
-import inspect
+from dataclasses import dataclass
+from inspect import Parameter, Signature
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import TYPE_CHECKING, Any, ClassVar, Literal
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel
 from sklearn.base import BaseEstimator, ClassNamePrefixFeaturesOutMixin, TransformerMixin
 from sklearn.utils.validation import check_is_fitted, validate_data
 
 from polyclinic.errors import ConfigError, DataError
+from polyclinic.methods.similarity.params import Centre
 from polyclinic.methods.similarity.redundancy import row_norms
 from polyclinic.models.origin import Origin
 from polyclinic.models.similarity import Similarity
@@ -21,12 +24,9 @@ from polyclinic.privacy.card.card import central_card
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-    from polyclinic.methods.similarity.explanation import Explanation
-
-__all__ = ["Centre", "SimilarityMetric", "canonical", "similarity_of", "spread"]
+__all__ = ["DeclaredMetric", "Explanation", "SimilarityMetric", "canonical", "explain", "similarity_of", "spread"]
 
 Array = NDArray[np.float64]
-Centre = Literal["zscore", "scale", "none"]
 
 
 def spread(X: Array, how: Centre) -> tuple[Array, Array]:
@@ -70,8 +70,8 @@ def canonical(W: Array) -> Array:
 def similarity_of(model: Any, origin: Origin, map: Literal["linear", "angle"] = "linear") -> Similarity:
     """The value of anything with ``components_``, ``mean_``, ``scale_`` and ``bias_``."""
     columns = model.__dict__.get("feature_names_in_")
-    named = None if columns is None else tuple(str(c) for c in columns)
-    return Similarity(origin, model.components_, model.mean_, model.scale_, float(model.bias_), named, map)
+    names = None if columns is None else tuple(str(c) for c in columns)
+    return Similarity(origin, model.components_, model.mean_, model.scale_, float(model.bias_), names, map)
 
 
 class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEstimator):  # type: ignore[misc]
@@ -94,23 +94,6 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
     scale_: Array
     bias_: float
     n_features_in_: int
-
-    __signature__: ClassVar[inspect.Signature]
-
-    def __init_subclass__(cls) -> None:
-        """Completion and scikit-learn read the parameters of ``__init__``, not those of ``__new__``."""
-        super().__init_subclass__()
-        whole = inspect.signature(cls.__init__)
-        cls.__signature__ = whole.replace(parameters=list(whole.parameters.values())[1:])
-
-    def __new__(cls, *args: object, **params: object) -> Self:
-        """Refuse a parameter that the estimator does not have, with the nearest one it has."""
-        known = cls._get_param_names()
-        wrong = [f"{p}: {did_you_mean(p, known) or 'known: ' + ', '.join(known)}" for p in params if p not in known]
-        if wrong:
-            raise ConfigError(f"{cls.__name__} has no such parameter", faults=wrong)
-        made: Self = super().__new__(cls)
-        return made
 
     def __sklearn_tags__(self) -> Tags:
         tags: Tags = super().__sklearn_tags__()
@@ -193,8 +176,8 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         if A.shape != B.shape:
             raise DataError(f"pairs need as many rows in X as in Z, got {len(A)} and {len(B)}")
         if y is None:
-            each: Array = np.einsum("nr,nr->n", A, B)
-            return each
+            products: Array = np.einsum("nr,nr->n", A, B)
+            return products
         truth = np.asarray(y)
         if truth.shape != (len(A),) or not np.isin(truth, (-1, 1)).all():
             raise DataError(
@@ -215,7 +198,148 @@ class SimilarityMetric(ClassNamePrefixFeaturesOutMixin, TransformerMixin, BaseEs
         return np.column_stack([1.0 - p, p])
 
     def explain(self, x: ArrayLike, z: ArrayLike) -> Explanation:
-        """Which features make two patients similar; see :func:`polyclinic.methods.similarity.explanation.explain`."""
-        from polyclinic.methods.similarity.explanation import explain
-
+        """Which features make two patients similar; see :func:`explain`."""
         return explain(self, x, z)
+
+
+class DeclaredMetric(SimilarityMetric):
+    """A similarity whose parameters are the fields of ``Params``, the first three by position too; checked when it is fitted."""
+
+    Params: ClassVar[type[BaseModel]]
+
+    def __init_subclass__(cls) -> None:
+        """Give the class an ``__init__`` with the signature that completion and scikit-learn read."""
+        super().__init_subclass__()
+        fields = cls.Params.model_fields
+        parameters = [
+            Parameter(name, Parameter.KEYWORD_ONLY if n > 2 else Parameter.POSITIONAL_OR_KEYWORD, default=field.default)
+            for n, (name, field) in enumerate(fields.items())
+        ]
+        signature = Signature(parameters)
+
+        def __init__(self: DeclaredMetric, *args: object, **params: object) -> None:
+            faults = [
+                f"{p}: {did_you_mean(p, fields) or 'known: ' + ', '.join(fields)}" for p in params if p not in fields
+            ]
+            if faults:
+                raise ConfigError(f"{cls.__name__} has no such parameter", faults=faults)
+            bound = signature.bind(*args, **params)
+            bound.apply_defaults()
+            self.__dict__.update(bound.arguments)
+
+        __init__.__signature__ = Signature([Parameter("self", Parameter.POSITIONAL_OR_KEYWORD), *parameters])  # type: ignore[attr-defined]
+        cls.__init__ = __init__  # type: ignore[method-assign]
+
+    if TYPE_CHECKING:
+
+        def __init__(self, *args: Any, **params: Any) -> None: ...
+
+
+@dataclass(frozen=True, eq=False)
+class Explanation:
+    """The similarity of two patients, feature by feature.
+
+    Parameters
+    ----------
+    names
+        The features.
+    first, second
+        (d,) the two patients, in standardised units.
+    contributions
+        (d,) parts that add up to ``similarity``.
+    similarity, bias, probability
+        s(x, z), the threshold b, and the probability of (3.2) that the two are similar.
+    """
+
+    names: tuple[str, ...]
+    first: NDArray[np.float64]
+    second: NDArray[np.float64]
+    contributions: NDArray[np.float64]
+    similarity: float
+    bias: float
+    probability: float
+
+    def table(self, top: int | None = None) -> list[dict[str, object]]:
+        """One row per feature, largest part first."""
+        order = np.argsort(-np.abs(self.contributions), kind="stable")[:top]
+        return [
+            {
+                "feature": self.names[k],
+                "first": float(self.first[k]),
+                "second": float(self.second[k]),
+                "contribution": float(self.contributions[k]),
+            }
+            for k in order
+        ]
+
+    def chart(self, top: int = 15) -> dict[str, object]:
+        """A Vega-Lite bar chart of the largest parts; what is left over is one bar, so that the bars add up to s."""
+        rows = [{"feature": r["feature"], "contribution": r["contribution"]} for r in self.table(top)]
+        if top < len(self.names):
+            largest = np.argsort(-np.abs(self.contributions), kind="stable")[:top]
+            remainder = self.similarity - float(self.contributions[largest].sum())
+            rows.append({"feature": "all other features", "contribution": remainder})
+        verdict = "similar" if self.similarity >= self.bias else "not similar"
+        return {
+            "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
+            "title": f"similarity {self.similarity:.3g} ({verdict}: threshold {self.bias:g})",
+            "data": {"values": rows},
+            "mark": "bar",
+            "encoding": {
+                "y": {"field": "feature", "type": "nominal", "sort": None, "title": None},
+                "x": {"field": "contribution", "type": "quantitative", "title": "part of the similarity"},
+                "color": {
+                    "condition": {"test": "datum.contribution >= 0", "value": "#0072B2"},
+                    "value": "#D55E00",
+                },
+            },
+        }
+
+
+def explain(metric: SimilarityMetric, x: ArrayLike, z: ArrayLike) -> Explanation:
+    """Split s(x, z) = x'Mz into one part per feature: c_k = (x_k (Mz)_k + z_k (Mx)_k) / 2, so that sum_k c_k = s.
+
+    Symmetric in the two patients; a feature that was not selected has the part 0.
+
+    Examples
+    --------
+    >>> from polyclinic.methods.similarity.unpsl import UnPSL
+    >>> metric = UnPSL(seed=0).fit([[1.0, 0.0], [0.0, 1.0], [0.0, 2.0], [1.0, 0.5]], [0, 1, 1, 0])
+    >>> parts = explain(metric, [1.0, 2.0], [3.0, 4.0])
+    >>> bool(np.isclose(parts.contributions.sum(), parts.similarity))
+    True
+    """
+    from scipy.special import expit
+
+    a, b = ((_row(metric, patient) - metric.mean_) / metric.scale_ for patient in (x, z))
+    W = metric.components_.T
+    parts = 0.5 * (a * (W @ (W.T @ b)) + b * (W @ (W.T @ a)))
+    s = float(parts.sum())
+    names = vars(metric).get("feature_names_in_")
+    labels = tuple(str(n) for n in names) if names is not None else tuple(f"x{k}" for k in range(len(a)))
+    return Explanation(labels, a, b, parts, s, float(metric.bias_), float(expit(s - metric.bias_)))
+
+
+def _row(metric: SimilarityMetric, patient: Any) -> Array:
+    """One patient as (d,) numbers in the metric's order of features; names, where both have them, must be the same."""
+    names = vars(metric).get("feature_names_in_")
+    row = np.asarray(patient, float).reshape(-1)
+    if names is not None and hasattr(patient, "iloc"):  # a row of a frame, or a frame of one row
+        row = row[_positions([str(n) for n in names], [str(n) for n in getattr(patient, "columns", patient.index)])]
+    if len(row) != metric.n_features_in_:
+        raise DataError(f"a patient has {len(row)} features, the metric was learned on {metric.n_features_in_}")
+    if not np.isfinite(row).all():
+        gaps = ", ".join(str(names[k]) if names is not None else f"x{k}" for k in np.flatnonzero(~np.isfinite(row)))
+        raise DataError(f"a patient's values are not finite: {gaps}", hint="fill in or leave out what is missing")
+    return row
+
+
+def _positions(names: list[str], columns: list[str]) -> list[int]:
+    """Where each of the metric's features stands among a patient's columns."""
+    if sorted(names) != sorted(columns):
+        raise DataError(
+            "a patient's features are not those that the metric was learned on",
+            faults=[f"missing: {n}" for n in sorted(set(names) - set(columns))]
+            + [f"unknown: {n}" for n in sorted(set(columns) - set(names))],
+        )
+    return [columns.index(n) for n in names]

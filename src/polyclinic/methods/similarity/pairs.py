@@ -4,20 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
+from polyclinic.methods.similarity.params import Weighting
 
-__all__ = ["LabelPairs", "ListedPairs", "Pairs", "Weighting", "near_pairs", "pair_loss", "weights_for"]
+__all__ = ["LabelPairs", "ListedPairs", "Pairs", "near_pairs", "pair_loss", "weights_for"]
 
 Array = NDArray[np.float64]
-Weighting = Literal["mean", "balanced", "sum"]
-DENSE = 2048  # patients up to which a matrix of all pairs is small
-TILE = 256  # 256 x 256 doubles stay in the L2 cache; 2e8 pairs then need a few MB, not 1.6 GB
-PURE = 16  # up to so many classes tiles are of one pair of classes each
+DENSE_PATIENTS = 2048  # limit: of memory: patients up to which a matrix of all pairs is small
+TILE = 256  # limit: of memory: 256 x 256 doubles stay in the L2 cache; 2e8 pairs then need a few MB, not 1.6 GB
+PURE_CLASSES = 16  # limit: of tiles: up to so many classes tiles are of one pair of classes each
 
 
 def weights_for(similar: float, different: float, weighting: Weighting) -> tuple[float, float]:
@@ -32,8 +32,8 @@ def weights_for(similar: float, different: float, weighting: Weighting) -> tuple
     if weighting == "sum":
         return 1.0, 1.0
     if weighting == "mean":
-        both = 1.0 / max(similar + different, 1.0)
-        return both, both
+        weight = 1.0 / max(similar + different, 1.0)
+        return weight, weight
     return 0.5 / max(similar, 1.0), 0.5 / max(different, 1.0)
 
 
@@ -89,7 +89,7 @@ class LabelPairs:
         """
         for g in self.groups:
             codes = self.codes[g]
-            pure = len(np.unique(codes)) <= PURE
+            pure = len(np.unique(codes)) <= PURE_CLASSES
             parts = [g[codes == c] for c in np.unique(codes)] if pure else [g]
             cuts = [part[a : a + TILE] for part in parts for a in range(0, len(part), TILE)]
             for a, left in enumerate(cuts):
@@ -124,15 +124,9 @@ class ListedPairs:
             sign = np.asarray(y, np.float64)
         except (TypeError, ValueError):
             sign = np.zeros(np.shape(y))  # text: neither +1 nor -1
-        faults = []
         if p.ndim != 2 or p.shape[1] != 2 or not len(p):
             raise DataError(f"pairs have shape {p.shape}, expected (pairs, 2) with at least one pair")
-        if not np.issubdtype(p.dtype, np.integer):
-            faults.append(f"pairs are {p.dtype}, expected whole numbers: positions of rows")
-        elif p.min() < 0 or p.max() >= patients:
-            faults.append(f"pairs name rows {p.min()}..{p.max()}, there are rows 0..{patients - 1}")
-        elif (p[:, 0] == p[:, 1]).any():
-            faults.append(f"{int((p[:, 0] == p[:, 1]).sum())} pair(s) of a patient with itself")
+        faults = _position_faults(p, patients)
         if sign.shape != (len(p),):
             faults.append(f"y has shape {sign.shape}, expected ({len(p)},)")
         elif not np.isin(sign, (-1.0, 1.0)).all():
@@ -148,6 +142,15 @@ class ListedPairs:
         """Numbers of similar and of dissimilar pairs."""
         similar = int((self.sign > 0).sum())
         return similar, len(self.sign) - similar
+
+
+def _position_faults(p: NDArray[Any], patients: int) -> list[str]:
+    if not np.issubdtype(p.dtype, np.integer):
+        return [f"pairs are {p.dtype}, expected whole numbers: positions of rows"]
+    if p.min() < 0 or p.max() >= patients:
+        return [f"pairs name rows {p.min()}..{p.max()}, there are rows 0..{patients - 1}"]
+    alone = int((p[:, 0] == p[:, 1]).sum())
+    return [f"{alone} pair(s) of a patient with itself"] if alone else []
 
 
 Pairs = LabelPairs | ListedPairs
@@ -175,7 +178,7 @@ def near_pairs(Z: Array, labels: ArrayLike, *, weighting: Weighting = "mean") ->
     n = len(codes)
     count = max(1, min(n // 5, 50))
     norms = np.einsum("nd,nd->n", Z, Z)
-    found: list[NDArray[np.int64]] = []
+    keys: list[NDArray[np.int64]] = []
     for a in range(0, n, 1024):
         rows = np.arange(a, min(a + 1024, n))
         gap = norms[None, :] - 2 * Z[rows] @ Z.T
@@ -186,8 +189,8 @@ def near_pairs(Z: Array, labels: ArrayLike, *, weighting: Weighting = "mean") ->
             near = np.argsort(masked, axis=1, kind="stable")[:, :count]
             real = np.isfinite(np.take_along_axis(masked, near, axis=1))
             pair = np.stack([np.broadcast_to(rows[:, None], near.shape)[real], near[real]])
-            found.append(pair.min(0) * n + pair.max(0))
-    left, right = np.divmod(np.unique(np.concatenate(found)), n)
+            keys.append(pair.min(0) * n + pair.max(0))
+    left, right = np.divmod(np.unique(np.concatenate(keys)), n)
     sign = np.where(codes[left] == codes[right], 1.0, -1.0)
     same, other = weights_for(float((sign > 0).sum()), float((sign < 0).sum()), weighting)
     return ListedPairs(left, right, sign, np.where(sign > 0, same, other))
@@ -250,25 +253,8 @@ def pair_loss(A: Array, pairs: Pairs, bias: float, *, distance: bool = False) ->
             t -= own_half[left][:, None] - bias
             t -= own_half[right][None, :]
         t *= sign
-        if diagonal:  # every pair is here twice, and the patient with itself: take off and halve
-            itself = np.diagonal(t)
-            own = float((np.logaddexp(0.0, -itself)).sum())
-        if isinstance(sign, float):
-            loss, c = _summed(t)
-            weight = pairs.same if sign > 0 else pairs.other
-            c *= -sign * weight
-            if diagonal:
-                loss = 0.5 * (loss - own)
-            value += weight * loss
-        else:
-            losses, c = _logistic(t)
-            weights = np.where(sign > 0, pairs.same, pairs.other)
-            c *= -sign * weights
-            losses *= weights
-            if diagonal:
-                np.fill_diagonal(losses, 0.0)
-                losses *= 0.5
-            value += float(losses.sum())
+        loss, c = _tile_loss(t, sign, pairs, diagonal)
+        value += loss
         if diagonal:
             np.fill_diagonal(c, 0.0)
             gradient[left] += c @ a
@@ -282,10 +268,31 @@ def pair_loss(A: Array, pairs: Pairs, bias: float, *, distance: bool = False) ->
     return value, gradient
 
 
+def _tile_loss(t: Array, sign: Any, pairs: LabelPairs, diagonal: bool) -> tuple[float, Array]:
+    """Weighted loss of a tile with margins t, and its derivative for every pair.
+
+    On the diagonal every pair is there twice, and the patient with itself: that is taken off, and the remainder halved.
+    """
+    if isinstance(sign, float):
+        itself = float(np.logaddexp(0.0, -np.diagonal(t)).sum()) if diagonal else 0.0
+        loss, c = _summed(t)
+        weight = pairs.same if sign > 0 else pairs.other
+        c *= -sign * weight
+        return weight * (0.5 * (loss - itself) if diagonal else loss), c
+    losses, c = _logistic(t)
+    weights = np.where(sign > 0, pairs.same, pairs.other)
+    c *= -sign * weights
+    losses *= weights
+    if diagonal:
+        np.fill_diagonal(losses, 0.0)
+        losses *= 0.5
+    return float(losses.sum()), c
+
+
 def _listed(A: Array, pairs: ListedPairs, bias: float, own_half: Array | None) -> tuple[float, Array]:
     n, m = len(A), len(pairs.left)
     level = np.full(m, bias) if own_half is None else own_half[pairs.left] + own_half[pairs.right] - bias
-    if n <= DENSE and 8 * m >= n * n:  # most pairs are judged: whole matrices are faster than a list
+    if n <= DENSE_PATIENTS and 8 * m >= n * n:  # most pairs are judged: whole matrices are faster than a list
         s = (A @ A.T)[pairs.left, pairs.right]
         loss, c = _logistic(pairs.sign * (s - level))
         C = np.bincount(pairs.left * n + pairs.right, -pairs.sign * pairs.weight * c, n * n).reshape(n, n)

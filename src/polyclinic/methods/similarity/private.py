@@ -1,11 +1,15 @@
-"""UnPSL with patient-level differential privacy: disjoint pairs, clipped gradients, noisy sums (PRIVACY 3.6).
+"""UnPSL with patient-level differential privacy: disjoint pairs, clipped gradients, noisy sums (docs/papers/unpsl.md).
 
 Patient i is in n - 1 pairs (ERRATA E3.11), so no sum over all pairs has a useful bound per patient. Here, in every round, a
-keyed hash of the record drops each patient into one of many buckets; a bucket with exactly two patients is a pair. Adding or
+keyed hash of the record puts each patient into one of many buckets; a bucket with exactly two patients is a pair. Adding or
 removing one patient changes one bucket: a pair appears or a pair goes. Each pair's gradient is cut to length 1, so the sum
 moves by at most 1, whatever the data: the sensitivity is a theorem, without convexity and without a step size in it.
 
-The first release, noisy means and spreads, is paid for as well; correlations are not released, so ``l2`` must be 0.
+    first release   n, sum x, sum x^2 of records in a ball, each patient at most 1; noise
+    each round      G = sum over pairs (i, j) of g_ij / max(1, |g_ij|) + noise,  g_ij = grad log(1 + e^{-y (x_i'WW'x_j - b)})
+                    v <- m v + (1 - m) G / pairs,  W <- row_shrink(W - eta v, eta l1)
+
+Correlations are not released, so ``l2`` must be 0.
 """
 
 from __future__ import annotations
@@ -32,14 +36,18 @@ from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
+from polyclinic.protocol.phases import Phase, PhaseDispatch
 from polyclinic.records.sites.site import Site
 
 __all__ = ["PrivateUnPSL", "buckets", "pair_gradients"]
 
 Array = NDArray[np.float64]
-PAIRED = 0.135  # pairs a patient, at two patients a bucket: e^-2 (P(exactly two) = 2 e^-2, two patients a bucket)
-MOMENT_SHARE = 0.15
-MOMENTUM = 0.6
+PAIRS_A_PATIENT = 0.135  # definition: e^-2, at two patients a bucket (P(exactly two) = 2 e^-2, two patients a pair)
+
+LARGEST_SUM = 1e9  # limit: of a site's number, far above the number of its patients
+
+MOMENT_SHARE = 0.15  # of the budget, for means and spreads
+MOMENTUM = 0.6  # m
 
 
 class PrivateParams(Params):
@@ -73,7 +81,8 @@ class PrivateParams(Params):
 class PrivatePublic:
     """Releases so far: means and spreads, W and its momentum."""
 
-    round: int  # -1 before the moments
+    stage: str  # moments -> gradient -> end
+    round: int
     mean: Array
     scale: Array
     W: Array
@@ -99,11 +108,11 @@ def buckets(records: Array, labels: Iterable[object], *, key: str, round: int, c
     """
     rows = np.ascontiguousarray(records, np.float64)
     secret = hashlib.blake2b(f"{key}\0{round}".encode(), digest_size=32).digest()
-    found = np.empty(len(rows), np.int64)
+    numbers = np.empty(len(rows), np.int64)
     for i, (row, label) in enumerate(zip(rows, class_texts(labels))):
         digest = hashlib.blake2b(row.tobytes() + label.encode(), key=secret, digest_size=8).digest()
-        found[i] = int.from_bytes(digest, "little") % count
-    return found
+        numbers[i] = int.from_bytes(digest, "little") % count
+    return numbers
 
 
 def _paired(where: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
@@ -126,10 +135,11 @@ def pair_gradients(
     return np.asarray(c[:, None, None] * G).reshape(len(c), -1)
 
 
-class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
+class PrivateUnPSL(PhaseDispatch[PrivatePublic, PairKey], Estimator[PrivateParams, PrivatePublic, PairKey]):
     """Learn a similarity between hospitals under patient-level differential privacy (add or remove one patient)."""
 
     name = "unpsl-private"
+    version = 2
     facts = known.UNPSL_PRIVATE
     needs = "features"
     Params = PrivateParams
@@ -137,6 +147,11 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
     Private = PairKey
     params: PrivateParams
     assumptions = ("the number of patients used for planning, radius and centre are public",)
+
+    @property
+    def phases(self) -> Mapping[str, Phase[PrivatePublic, PairKey]]:
+        """One release of moments, then one of clipped pair gradients a round, each of sensitivity 1."""
+        return {"moments": NoisyMoments(self), "gradient": NoisyGradient(self)}
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> PrivatePublic:
         """W = Q of a random (d, r) matrix; standardising unknown."""
@@ -154,7 +169,7 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
             raise ConfigError("private UnPSL cannot run so", faults=faults)
         rank = min(p.rank, d)
         noise = self._multipliers()[1] * np.sqrt(d * rank)
-        signal = 0.5 * PAIRED * p.patients  # clipped gradients have length 1 and agree at best in part
+        signal = 0.5 * PAIRS_A_PATIENT * p.patients  # clipped gradients have length 1 and agree at best in part
         if noise > signal:
             raise ConfigError(
                 f"{d} features x rank {rank} are too many for {p.patients:,} patients at this budget",
@@ -163,47 +178,25 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
             )
         W = np.linalg.qr(rng.standard_normal((d, rank)))[0]
         count = max(1, p.patients // (2 * len(setting.sites)))  # two patients a bucket if sites are alike
-        return PrivatePublic(-1, np.zeros(d), np.ones(d), W, np.zeros_like(W), 0.0, count)
+        return PrivatePublic("moments", 0, np.zeros(d), np.ones(d), W, np.zeros_like(W), 0.0, count)
 
     def _multipliers(self) -> tuple[float, float]:
+        """Noise of the moments and of a gradient, in units of the sensitivity."""
         p = self.params
-        rest = (1 - MOMENT_SHARE) / p.rounds
-        shares = (MOMENT_SHARE, *([rest] * p.rounds))
+        gradient_share = (1 - MOMENT_SHARE) / p.rounds
         assert p.privacy is not None
-        found = calibrate(p.privacy.epsilon, p.privacy.delta, shares=shares)
-        return found[0], found[1]
+        multipliers = calibrate(
+            p.privacy.epsilon, p.privacy.delta, shares=(MOMENT_SHARE, *([gradient_share] * p.rounds))
+        )
+        return multipliers[0], multipliers[1]
 
-    def next_step(self, public: PrivatePublic) -> Step | None:
-        """One release of moments, then one of clipped pair gradients a round, each of sensitivity 1."""
-        d, rank = public.W.shape
-        first, later = self._multipliers()
-        bound = 1e9
-        if public.round < 0:
-            shapes = {"moments": (2 * d + 1,)}
-            return Step(0, "moments", shapes, bound=bound, sensitivity=1.0, multiplier=first, grid=GRID, counts=False)
-        if public.round >= self.params.rounds:
-            return None
-        shapes = {"gradient": (d * rank,)}
-        return Step(public.round + 1, "gradient", shapes, bound=bound, sensitivity=1.0, multiplier=later, grid=GRID)
-
-    def update_public(self, step: Step, public: PrivatePublic, total: Total) -> PrivatePublic:
-        """v' = m v + (1 - m) G / pairs, W' = row_shrink(W - eta v', eta l1), G = sum_k sum of clipped pairs + noise."""
+    def _center(self, public: PrivatePublic) -> Array:
         p = self.params
-        d, rank = public.W.shape
-        if public.round < 0:
-            v = total.arrays["moments"] * np.sqrt(3.0)
-            n = max(float(v[0]), 1.0)
-            mean = v[1 : d + 1] / n
-            floor = max((np.sqrt(3.0) * total.noise_sd / n), 1e-12)
-            var = np.maximum(v[d + 1 :] / n - mean**2, floor)
-            center = np.zeros(d) if p.center is None else np.asarray(p.center, float)
-            return replace(public, round=0, mean=center + p.radius * mean, scale=p.radius * np.sqrt(var))
-        G = total.arrays["gradient"].reshape(d, rank)
-        pairs = PAIRED * p.patients
-        velocity = MOMENTUM * public.velocity + (1 - MOMENTUM) * G / pairs
-        W = row_shrink(public.W - p.learning_rate * velocity, p.l1 * p.learning_rate)
-        noise = float(total.noise_sd * np.sqrt(d * rank) / max(float(np.linalg.norm(G)), 1e-300))
-        return replace(public, round=step.round, W=W, velocity=velocity, noise=noise)
+        return np.zeros_like(public.mean) if p.center is None else np.asarray(p.center, float)
+
+    def _in_ball(self, site: Site, public: PrivatePublic) -> Array:
+        """The site's records in units of the public ball."""
+        return in_ball(site.matrix(), self._center(public), self.params.radius)
 
     def round_metrics(self, public: PrivatePublic) -> Mapping[str, float | None]:
         """Loss and residuals were not paid for, so they are not known."""
@@ -214,31 +207,6 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
     def init_site(self, site: Site, public: PrivatePublic, rng: np.random.Generator) -> PairKey:
         complete(site)
         return PairKey(rng.bytes(16).hex())
-
-    def contribute(
-        self, step: Step, site: Site, private: PairKey, public: PrivatePublic, rng: np.random.Generator
-    ) -> tuple[PairKey, Contribution]:
-        """sum over disjoint pairs (i, j) of g_ij / max(1, |g_ij|), g_ij the gradient of log(1 + e^{-y (x_i'WW'x_j - b)})."""
-        p = self.params
-        d, rank = public.W.shape
-        center = np.zeros(d) if p.center is None else np.asarray(p.center, float)
-        z = in_ball(site.matrix(), center, p.radius)
-        if public.round < 0:
-            rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, z**2], 1) / np.sqrt(3.0))
-            return private, Contribution({"moments": rows.sum(0)})
-        X = (center + p.radius * z - public.mean) / public.scale
-        # One text per label, whatever the type of the others: nobody's label may change how another's is written.
-        labels = np.array(class_texts(() if site.labels is None else site.labels), dtype=object)
-        use = np.flatnonzero(np.isin(labels, p.classes))
-        X, z, labels = X[use], z[use], labels[use]  # who has no class of the public list is in no pair
-        left, right = _paired(buckets(z, labels, key=private.key, round=step.round, count=public.buckets))
-        sign = np.where(labels[left] == labels[right], 1.0, -1.0)
-        total = np.zeros(d * rank)
-        chunk = max(1, (1 << 22) // (d * rank))
-        for a in range(0, len(left), chunk):
-            s = slice(a, a + chunk)
-            total += unit_rows(pair_gradients(X, left[s], right[s], sign[s], public.W, p.bias)).sum(0)
-        return private, Contribution({"gradient": total})
 
     def finalize_site(self, site: Site, private: PairKey, public: PrivatePublic) -> Arrays:
         return {"embedding": np.asarray((site.matrix() - public.mean) / public.scale @ canonical(public.W))}
@@ -254,3 +222,75 @@ class PrivateUnPSL(Estimator[PrivateParams, PrivatePublic, PairKey]):
 
     def learned(self, origin: Origin) -> Similarity:
         return similarity_of(self, origin)
+
+
+class NoisyMoments(Phase[PrivatePublic, PairKey]):
+    """Means and spreads in one release."""
+
+    fit: PrivateUnPSL
+
+    def step(self, public: PrivatePublic) -> Step:
+        shapes = {"moments": (2 * len(public.mean) + 1,)}
+        noise = self.fit._multipliers()[0]
+        return Step(0, "moments", shapes, bound=LARGEST_SUM, sensitivity=1.0, multiplier=noise, grid=GRID, counts=False)
+
+    def contribute(
+        self, step: Step, site: Site, private: PairKey, public: PrivatePublic
+    ) -> tuple[PairKey, Contribution]:
+        """sum over patients of (1, z, z^2) / sqrt(3), each of length 1 at most."""
+        z = self.fit._in_ball(site, public)
+        rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, z**2], 1) / np.sqrt(3.0))
+        return private, Contribution({"moments": rows.sum(0)})
+
+    def combine(self, step: Step, public: PrivatePublic, total: Total) -> PrivatePublic:
+        """mean = sum z / n, variance = sum z^2 / n - mean^2, not below the noise."""
+        p, d = self.fit.params, len(public.mean)
+        sums = total.arrays["moments"] * np.sqrt(3.0)
+        n = max(float(sums[0]), 1.0)
+        mean = sums[1 : d + 1] / n
+        floor = max((np.sqrt(3.0) * total.noise_sd / n), 1e-12)
+        variance = np.maximum(sums[d + 1 :] / n - mean**2, floor)
+        center = self.fit._center(public)
+        return self.fit.onward(replace(public, mean=center + p.radius * mean, scale=p.radius * np.sqrt(variance)))
+
+
+class NoisyGradient(Phase[PrivatePublic, PairKey]):
+    """One step along the clipped gradients of disjoint pairs."""
+
+    fit: PrivateUnPSL
+
+    def step(self, public: PrivatePublic) -> Step:
+        shapes = {"gradient": (public.W.size,)}
+        noise = self.fit._multipliers()[1]
+        return Step(
+            public.round + 1, "gradient", shapes, bound=LARGEST_SUM, sensitivity=1.0, multiplier=noise, grid=GRID
+        )
+
+    def contribute(
+        self, step: Step, site: Site, private: PairKey, public: PrivatePublic
+    ) -> tuple[PairKey, Contribution]:
+        """sum over disjoint pairs (i, j) of g_ij / max(1, |g_ij|), g_ij the gradient of log(1 + e^{-y (x_i'WW'x_j - b)})."""
+        p, z = self.fit.params, self.fit._in_ball(site, public)
+        X = (self.fit._center(public) + p.radius * z - public.mean) / public.scale
+        # One text per label, whatever the type of the others: nobody's label may change how another's is written.
+        labels = np.array(class_texts(() if site.labels is None else site.labels), dtype=object)
+        use = np.flatnonzero(np.isin(labels, p.classes))
+        X, z, labels = X[use], z[use], labels[use]  # who has no class of the public list is in no pair
+        first, second = _paired(buckets(z, labels, key=private.key, round=step.round, count=public.buckets))
+        sign = np.where(labels[first] == labels[second], 1.0, -1.0)
+        gradient = np.zeros(public.W.size)
+        chunk = max(1, (1 << 22) // public.W.size)
+        for a in range(0, len(first), chunk):
+            s = slice(a, a + chunk)
+            gradient += unit_rows(pair_gradients(X, first[s], second[s], sign[s], public.W, p.bias)).sum(0)
+        return private, Contribution({"gradient": gradient})
+
+    def combine(self, step: Step, public: PrivatePublic, total: Total) -> PrivatePublic:
+        """v' = m v + (1 - m) G / pairs, W' = row_shrink(W - eta v', eta l1), G = sum_k sum of clipped pairs + noise."""
+        p = self.fit.params
+        G = total.arrays["gradient"].reshape(public.W.shape)
+        velocity = MOMENTUM * public.velocity + (1 - MOMENTUM) * G / (PAIRS_A_PATIENT * p.patients)
+        W = row_shrink(public.W - p.learning_rate * velocity, p.l1 * p.learning_rate)
+        noise = float(total.noise_sd * np.sqrt(W.size) / max(float(np.linalg.norm(G)), 1e-300))
+        stepped = replace(public, round=step.round, W=W, velocity=velocity, noise=noise)
+        return self.fit.onward(stepped) if step.round >= p.rounds else stepped

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 __all__ = ["Redundancy", "row_norms", "row_shrink", "shrink_norms", "speak_once"]
 
 Array = NDArray[np.float64]
-TWIN = 0.9999
+TWIN_CORRELATION = 0.9999  # limit: above it two features say exactly the same (docs/papers/unpsl.md)
 
 
 @dataclass(frozen=True, eq=False)
@@ -161,7 +161,7 @@ def speak_once(W: Array, R: Array, patients: float) -> Array:
            [0.],
            [2.]])
     """
-    alike = np.triu(R > TWIN, 1)
+    alike = np.triu(R > TWIN_CORRELATION, 1)
     if patients < 10 or not alike.any():
         return W
     W = W.copy()

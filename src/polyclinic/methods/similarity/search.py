@@ -37,7 +37,7 @@ from polyclinic.methods.similarity.labels import classes_of_all
 from polyclinic.methods.similarity.metric import SimilarityMetric
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.balance import Balance
-from polyclinic.privacy.policy.policy import Policy
+from polyclinic.privacy.policy.policy import Policy, StudyRequest
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.loop import Simulation
@@ -48,8 +48,8 @@ from polyclinic.records.sites.site import Site
 __all__ = ["Count", "PrototypeSearch", "search"]
 
 Array = NDArray[np.float64]
-HIDDEN = -1.0  # what a site answers instead of a small count
-LEAST = 5  # counts are multiples of it, or of the smallest cell where that is larger
+HIDDEN = -1.0  # definition: what a site answers instead of a small count
+SMALLEST_CELL = 5  # limit: counts are multiples of it, or of the smallest cell where that is larger
 TENTHS, QUARTERS = 10, 4  # steps of a threshold in a unit of similarity, of a profile in a standard deviation
 
 
@@ -63,7 +63,7 @@ class SearchParams(Params):
     @property
     def cell(self) -> int:
         """Smallest count that is told, and the step between counts."""
-        return max(LEAST, self.min_cell)
+        return max(SMALLEST_CELL, self.min_cell)
 
 
 @dataclass(frozen=True)
@@ -132,9 +132,13 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
         X = site.matrix()
         profile = np.where(np.isinf(m.scale_), m.mean_, m.mean_ + np.where(np.isinf(m.scale_), 0.0, m.scale_) * query)
         similar = m.transform(X) @ m.transform(profile[None, :])[0] >= np.rint(self.params.threshold * TENTHS) / TENTHS
-        has = None if site.labels is None or self.outcome is None else np.asarray(site.labels) == self.outcome
+        with_outcome = None if site.labels is None or self.outcome is None else np.asarray(site.labels) == self.outcome
         return private, Contribution(
-            {"answer": np.array(_told(X[similar], None if has is None else has[similar], self.params.cell))}
+            {
+                "answer": np.array(
+                    _answer(X[similar], None if with_outcome is None else with_outcome[similar], self.params.cell)
+                )
+            }
         )
 
     def update_public(self, step: Step, public: SearchPublic, total: Total) -> SearchPublic:
@@ -146,22 +150,22 @@ class PrototypeSearch(Estimator[SearchParams, SearchPublic, NoneKept]):
         return {}
 
     def _publish(self, outcome: Outcome) -> None:
-        few = f"fewer than {self.params.cell}"
+        too_few = f"fewer than {self.params.cell}"
         self.answers_ = tuple(
-            Count(s, None, None, f"{few} similar patients")
+            Count(s, None, None, f"{too_few} similar patients")
             if a[0] < 0
-            else Count(s, round(float(a[0])), None, f"no classes, or {few} with or without the outcome")
+            else Count(s, round(float(a[0])), None, f"no classes, or {too_few} with or without the outcome")
             if a[1] < 0
             else Count(s, round(float(a[0])), float(a[1]))
             for s, a in zip(outcome.public.sites, outcome.public.answers)
         )
 
 
-def _told(rows: Array, has: NDArray[np.bool_] | None, cell: int) -> tuple[float, float]:
+def _answer(rows: Array, has: NDArray[np.bool_] | None, cell: int) -> tuple[float, float]:
     """Count and outcome share of the similar patients (their rows, who has the outcome) as they may be told.
 
     >>> rows = np.arange(30.0)[:, None]
-    >>> _told(rows[:10], None, 11), _told(rows[:22], None, 11), _told(rows[:22], np.arange(22) < 11, 11)
+    >>> _answer(rows[:10], None, 11), _answer(rows[:22], None, 11), _answer(rows[:22], np.arange(22) < 11, 11)
     ((-1.0, -1.0), (22.0, -1.0), (22.0, 0.5))
     """
     count = len(rows)
@@ -172,8 +176,8 @@ def _told(rows: Array, has: NDArray[np.bool_] | None, cell: int) -> tuple[float,
     ill = 0 if has is None else int(has.sum())
     if has is None or min(ill, count - ill) < cell:
         return float(_rounded(count, cell, key, "all")), HIDDEN
-    with_it, without = _rounded(ill, cell, key, "with"), _rounded(count - ill, cell, key, "without")
-    return float(with_it + without), with_it / (with_it + without)
+    ill_count, well_count = _rounded(ill, cell, key, "with"), _rounded(count - ill, cell, key, "without")
+    return float(ill_count + well_count), ill_count / (ill_count + well_count)
 
 
 def _rounded(count: int, cell: int, key: bytes, what: str) -> int:
@@ -221,49 +225,26 @@ def search(
     min_cell
         Smallest count that is answered, and step between counts (5 at least); a policy may ask for more.
     """
-    profile = np.asarray(query, float).reshape(-1)
-    if profile.shape != (metric.n_features_in_,):
-        raise DataError(f"the profile has {profile.size} features, the metric {metric.n_features_in_}")
-    if not np.isfinite(profile).all():
-        raise DataError(
-            f"the profile lacks {int((~np.isfinite(profile)).sum())} value(s)", hint="the mean is a neutral one"
-        )
     if kind not in ("prototype", "patient"):
         raise ConfigError(f"kind {kind!r} is neither 'prototype' nor 'patient'")
-    level = float(metric.bias_ if threshold is None else threshold)
-    tenth = float(np.rint(level * TENTHS) / TENTHS)
-    if threshold is not None and abs(level - tenth) > 1e-9:
-        raise ConfigError(
-            f"threshold {threshold!r} is not in tenths",
-            hint=f"threshold={tenth:g}: finer steps would single out patients",
-        )
+    profile, tenth = _profile(metric, query), _tenth(metric, threshold)
     rules = _rules(sites, policies)
-    faults = (
-        []
-        if kind == "prototype" or allow_patient_query
-        else ["the asking hospital did not allow a patient's row to leave (allow_patient_query)"]
-    )
-    for s in sites:
-        own = rules[s.name].study_faults(
-            Balance(),
-            study="search",
-            method=PrototypeSearch.name,
-            privacy=None,
-            sites=len(sites),
-            patients=s.patients,
+    faults = [f"{s.name!r}: {f}" for s in sites for f in _refusals(s, rules[s.name], len(sites), policies or {})]
+    by_patient = kind == "patient"
+    if by_patient and not allow_patient_query:
+        faults.insert(0, "the asking hospital did not allow a patient's row to leave (allow_patient_query)")
+    if faults and by_patient:
+        raise PolicyRefusal(
+            "a patient's row may not be sent as a query; nothing was computed",
+            faults=faults,
+            hint="ask with a prototype",
         )
-        if not rules[s.name].allow_gather:
-            given = "its policy" if policies and s.name in policies else "the default policy, as none was given,"
-            own.insert(0, f"{given} does not allow a contribution to be shown by itself (allow_gather)")
-        faults += [f"{s.name!r}: {f}" for f in own]
     if faults:
-        what = "a patient's row may not be sent as a query" if kind == "patient" else "hospitals refuse the search"
-        hint = (
-            "ask with a prototype"
-            if kind == "patient"
-            else "policies={'north': Policy(allow_gather=True), ...} where the owner agrees"
+        raise PolicyRefusal(
+            "hospitals refuse the search; nothing was computed",
+            faults=faults,
+            hint="policies={'north': Policy(allow_gather=True), ...} where the owner agrees",
         )
-        raise PolicyRefusal(f"{what}; nothing was computed", faults=faults, hint=hint)
     method = PrototypeSearch(threshold=tenth, min_cell=max([min_cell, *(p.min_cell for p in rules.values())]))
     bare = copy(metric)  # columns are brought into its order below; transform need not ask for their names again
     bare.__dict__.pop("feature_names_in_", None)
@@ -273,6 +254,39 @@ def search(
     doors = {n: ReleaseGate(n, policy=p, study="search") for n, p in rules.items()}
     method.publish(Simulation(method, [s.arranged(columns) for s in sites], doors=doors).run())
     return method.answers_
+
+
+def _profile(metric: SimilarityMetric, query: ArrayLike) -> Array:
+    profile = np.asarray(query, float).reshape(-1)
+    if profile.shape != (metric.n_features_in_,):
+        raise DataError(f"the profile has {profile.size} features, the metric {metric.n_features_in_}")
+    if not np.isfinite(profile).all():
+        raise DataError(
+            f"the profile lacks {int((~np.isfinite(profile)).sum())} value(s)", hint="the mean is a neutral one"
+        )
+    return profile
+
+
+def _tenth(metric: SimilarityMetric, threshold: float | None) -> float:
+    """The threshold in tenths: the metric's own to the nearest, another one only where it is in tenths."""
+    level = float(metric.bias_ if threshold is None else threshold)
+    tenth = float(np.rint(level * TENTHS) / TENTHS)
+    if threshold is not None and abs(level - tenth) > 1e-9:
+        raise ConfigError(
+            f"threshold {threshold!r} is not in tenths",
+            hint=f"threshold={tenth:g}: finer steps would single out patients",
+        )
+    return tenth
+
+
+def _refusals(site: Site, policy: Policy, sites: int, policies: Mapping[str, Policy]) -> list[str]:
+    """Why a hospital's policy does not allow it to answer."""
+    request = StudyRequest("search", PrototypeSearch.name, None, sites, site.patients)
+    faults = policy.study_faults(Balance(), request)
+    if not policy.allow_gather:
+        owner = "its policy" if site.name in policies else "the default policy, as none was given,"
+        faults.insert(0, f"{owner} does not allow a contribution to be shown by itself (allow_gather)")
+    return faults
 
 
 def _rules(sites: Sequence[Site], policies: Mapping[str, Policy] | None) -> dict[str, Policy]:
@@ -291,13 +305,15 @@ def _rules(sites: Sequence[Site], policies: Mapping[str, Policy] | None) -> dict
 def _outcome(sites: Sequence[Site], outcome: object) -> object:
     """The class whose share is told; None where no hospital has classes."""
     classes = classes_of_all(sites).tolist()
-    listed = ", ".join(repr(c) for c in classes[:10])
+    class_list = ", ".join(repr(c) for c in classes[:10])
     if outcome is None:
         if set(classes) <= {0, 1}:
             return 1 if classes else None
-        raise ConfigError("whose share is to be told?", faults=[f"classes: {listed}"], hint=f"outcome={classes[0]!r}")
+        raise ConfigError(
+            "whose share is to be told?", faults=[f"classes: {class_list}"], hint=f"outcome={classes[0]!r}"
+        )
     if outcome not in classes:
         raise ConfigError(
-            f"outcome {outcome!r} is no class of these hospitals", faults=[f"classes: {listed or 'none'}"]
+            f"outcome {outcome!r} is no class of these hospitals", faults=[f"classes: {class_list or 'none'}"]
         )
     return outcome

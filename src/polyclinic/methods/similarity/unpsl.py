@@ -2,35 +2,41 @@
 
 from __future__ import annotations
 
-import operator
 import warnings
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from typing import Any, Literal
+from typing import Any, ClassVar
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import BaseModel
 from sklearn.utils.validation import validate_data
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.methods.similarity.admm import SCALES, Problem, State, best_scale, directions, penalty_of, solve
-from polyclinic.methods.similarity.metric import Centre, SimilarityMetric, canonical, spread
-from polyclinic.methods.similarity.pairs import LabelPairs, ListedPairs, Pairs, Weighting, near_pairs
+from polyclinic.methods.similarity.labels import classes_of_all
+from polyclinic.methods.similarity.metric import DeclaredMetric, canonical, spread
+from polyclinic.methods.similarity.pairs import LabelPairs, ListedPairs, Pairs, near_pairs
+from polyclinic.methods.similarity.params import SharedParams, UnPSLCentralParams
 from polyclinic.methods.similarity.redundancy import Redundancy, speak_once
+from polyclinic.plugins import did_you_mean
+from polyclinic.protocol.loop import RunOptions
+from polyclinic.protocol.params import checked
 from polyclinic.records.sites.site import Site
 from polyclinic.util.threads import one_thread
 
-__all__ = ["Compare", "Reach", "UnPSL"]
+__all__ = ["UnPSL"]
 
 Array = NDArray[np.float64]
-Compare = Literal["product", "distance"]
-Reach = Literal["all", "near"]
-SQUARE = 500  # wider data get a thin W unless a rank is asked for
-THIN = 100
-PROBE = 2000  # patients from which the scale of the start is taken
+SQUARE_FEATURES = 500  # limit: of memory: wider data get a thin W unless a rank is asked for
+THIN_COLUMNS = 100  # limit: of memory, for such data
+SCALE_PATIENTS = 2000  # limit: of time: patients from which the scale of the start is taken
+SHARED = (*SharedParams.model_fields, "rank", "variant", "seed")
+FITTED = ("mean_", "scale_", "components_", "n_features_in_", "bias_", "objective_", "n_iter_", "embedding_",
+          "history_", "traffic_", "privacy_")  # fmt: skip
 
 
-class UnPSL(SimilarityMetric):
+class UnPSL(DeclaredMetric):
     """Learn from labelled patients who resembles whom, with few features that do not repeat each other.
 
     Minimises the mean logistic loss of all pairs i < j under s(x, z) = x'WW'z - b, plus ``l1`` times the lengths of W's
@@ -96,44 +102,12 @@ class UnPSL(SimilarityMetric):
     (0, (2, 2))
     """
 
-    def __init__(
-        self,
-        l1: float = 1e-2,
-        l2: float = 1e-2,
-        bias: float = 1.0,
-        *,
-        rank: int | None = None,
-        iterations: int = 3,
-        inner: int = 5,
-        tol: float = 1e-4,
-        penalty: float = 3.0,
-        start_scale: float = 1.0,
-        n_starts: int = 1,
-        standardize: Centre = "zscore",
-        weighting: Weighting = "mean",
-        decorrelation: str = "trace",
-        compare: Compare = "product",
-        reach: Reach = "all",
-        variant: str = "corrected",
-        seed: int = 0,
-    ) -> None:
-        self.l1 = l1
-        self.l2 = l2
-        self.bias = bias
-        self.rank = rank
-        self.iterations = iterations
-        self.inner = inner
-        self.tol = tol
-        self.penalty = penalty
-        self.start_scale = start_scale
-        self.n_starts = n_starts
-        self.standardize = standardize
-        self.weighting = weighting
-        self.decorrelation = decorrelation
-        self.compare = compare
-        self.reach = reach
-        self.variant = variant
-        self.seed = seed
+    Params: ClassVar[type[BaseModel]] = UnPSLCentralParams
+
+    @property
+    def _params(self) -> UnPSLCentralParams:
+        """The parameters, checked: one error names every wrong one."""
+        return checked(UnPSLCentralParams, self.get_params(), type(self).__name__)  # type: ignore[type-var]
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None) -> UnPSL:
         """Learn from labelled patients: all pairs i < j, similar if their labels agree.
@@ -145,34 +119,34 @@ class UnPSL(SimilarityMetric):
         groups
             (n,) hospital of every patient; then only pairs within a hospital count, which is what `fit_sites` can see.
         """
-        self._check()
+        p = self._params
         patients, codes = self._training(X, y)
         if groups is not None and np.shape(groups) != (len(codes),):
             raise DataError(f"groups have shape {np.shape(groups)}, expected ({len(codes)},)")
-        pairs = LabelPairs.of(codes, groups=groups, weighting=self.weighting)
+        pairs = LabelPairs.of(codes, groups=groups, weighting=p.weighting)
         if min(pairs.counts()) == 0:
             raise DataError(
                 "no pair of patients of one hospital is similar, or none is dissimilar",
                 faults=["similar: {}, dissimilar: {}".format(*pairs.counts())],
                 hint="hospitals with patients of one class only cannot teach what differs; pool or regroup them",
             )
-        if self.reach == "all":
+        if p.reach == "all":
             return self._learn(patients, pairs)
         if groups is not None:
             raise ConfigError("reach 'near' looks for neighbours among all patients, not within hospitals")
         mean, sd = spread(patients, "zscore")
-        return self._learn(patients, near_pairs((patients - mean) / sd, codes, weighting=self.weighting), pairs)
+        return self._learn(patients, near_pairs((patients - mean) / sd, codes, weighting=p.weighting), pairs)
 
     def fit_pairs(self, X: ArrayLike, pairs: ArrayLike, y: ArrayLike) -> UnPSL:
         """Learn from judged pairs: ``pairs`` (m, 2) positions of rows of X, ``y`` (m,) +1 similar or -1 not."""
-        self._check()
-        if self.reach != "all":
+        p = self._params
+        if p.reach != "all":
             raise ConfigError("reach 'near' is for labelled patients; judged pairs are what they are")
         patients = np.asarray(validate_data(self, X, dtype=np.float64, ensure_min_samples=2))
-        listed = ListedPairs.of(pairs, y, patients=len(patients), weighting=self.weighting)
-        if min(listed.counts()) == 0:
+        judged_pairs = ListedPairs.of(pairs, y, patients=len(patients), weighting=p.weighting)
+        if min(judged_pairs.counts()) == 0:
             raise DataError("all pairs are judged alike: a similarity needs similar and dissimilar pairs")
-        return self._learn(patients, listed)
+        return self._learn(patients, judged_pairs)
 
     def fit_sites(self, sites: Sequence[Site], **options: Any) -> UnPSL:
         """Learn between hospitals by consensus: only sums of W_p + U_p leave them (E3.7-E3.10).
@@ -182,9 +156,6 @@ class UnPSL(SimilarityMetric):
         ``rounds`` takes the place of ``iterations``; ``inner``, ``penalty``, ``tol`` and ``n_starts`` are those of the
         federated method.
         """
-        from polyclinic.methods.similarity.federated import learn_between
-
-        self._check()
         for old in ("feature_names_in_", "converged_", "objective_", "classes_"):  # of an earlier fit on other patients
             if hasattr(self, old):
                 delattr(self, old)
@@ -192,88 +163,61 @@ class UnPSL(SimilarityMetric):
 
     # ---- the steps of a fit, which cross-validation and the distributed comparator share
 
-    def _check(self) -> None:
-        rules: tuple[tuple[str, Callable[[Any], bool], str], ...] = (
-            ("l1", lambda v: v >= 0, "at least 0"),
-            ("l2", lambda v: v >= 0, "at least 0"),
-            ("bias", np.isfinite, "a number"),
-            ("rank", lambda v: v is None or operator.index(v) >= 1, "None or a whole number of at least 1"),
-            ("iterations", lambda v: operator.index(v) >= 1, "a whole number of at least 1"),
-            ("inner", lambda v: operator.index(v) >= 1, "a whole number of at least 1"),
-            ("tol", lambda v: v >= 0, "at least 0"),
-            ("penalty", lambda v: v > 0, "above 0"),
-            ("start_scale", lambda v: v > 0, "above 0"),
-            ("n_starts", lambda v: operator.index(v) >= 1, "a whole number of at least 1"),
-            ("standardize", ("zscore", "scale", "none").__contains__, "zscore, scale or none"),
-            ("weighting", ("mean", "balanced", "sum").__contains__, "mean, balanced or sum"),
-            ("decorrelation", ("trace", "convex").__contains__, "trace or convex"),
-            ("compare", ("product", "distance").__contains__, "product or distance"),
-            ("reach", ("all", "near").__contains__, "all or near"),
-            ("variant", ("corrected", "paper").__contains__, "corrected or paper"),
-        )
-        faults = []
-        for name, good, rule in rules:
-            value = getattr(self, name)
-            try:
-                fine = bool(good(value))
-            except (TypeError, ValueError):  # not even a number
-                fine = False
-            if not fine:
-                faults.append(f"{name} = {value!r}, must be {rule}")
-        if faults:
-            raise ConfigError("UnPSL: wrong parameters", faults=faults)
-
     def _rank(self, n: int, d: int) -> int:
-        if self.variant == "paper":
-            if self.rank not in (None, d):
-                raise ConfigError(f"variant 'paper' has a square W: rank {self.rank} is not the {d} features")
+        p = self._params
+        if p.variant == "paper":
+            if p.rank not in (None, d):
+                raise ConfigError(f"variant 'paper' has a square W: rank {p.rank} is not the {d} features")
             return d
-        if self.rank is not None:
-            return min(self.rank, d)
-        return d if d <= SQUARE else max(1, min(THIN, d, n - 1))
+        if p.rank is not None:
+            return min(p.rank, d)
+        return d if d <= SQUARE_FEATURES else max(1, min(THIN_COLUMNS, d, n - 1))
 
     def _problem(self, X: Array, pairs: Pairs) -> Problem:
         """Standardise with what these patients show, and set the problem up."""
-        self.mean_, self.scale_ = spread(X, self.standardize)
+        p = self._params
+        self.mean_, self.scale_ = spread(X, p.standardize)
         if np.isinf(self.scale_).all():
             raise DataError(
                 f"every one of the {X.shape[1]} feature(s) is the same in all {len(X)} patients: nothing tells them apart",
                 hint="give features that vary; values above 1e150 overflow and count as constant",
             )
         Z = (X - self.mean_) / self.scale_
-        mean, sd = (np.zeros(X.shape[1]), np.ones(X.shape[1])) if self.standardize == "zscore" else spread(X, "zscore")
-        redundancy = Redundancy.of_patients(Z if self.standardize == "zscore" else (X - mean) / sd)
-        literal = self.variant == "paper"
+        mean, sd = (np.zeros(X.shape[1]), np.ones(X.shape[1])) if p.standardize == "zscore" else spread(X, "zscore")
+        redundancy = Redundancy.of_patients(Z if p.standardize == "zscore" else (X - mean) / sd)
+        literal = p.variant == "paper"
         span = np.linalg.svd(Z, full_matrices=False)[2].T if len(Z) < Z.shape[1] and not literal else None
         return Problem(
             Z,
             pairs,
-            self.bias,
+            p.bias,
             redundancy,
-            self.l1,
-            self.l2,
-            convex=self.decorrelation == "convex",
+            p.l1,
+            p.l2,
+            convex=p.decorrelation == "convex",
             literal=literal,
-            distance=self.compare == "distance",
+            distance=p.compare == "distance",
             span=span,
         )
 
     def _scale(self, problem: Problem, W: Array) -> float:
         """The multiple of W that explains the pairs best."""
+        p = self._params
         n = len(problem.X)
-        if n > PROBE and isinstance(problem.pairs, LabelPairs):  # 2e8 pairs are not needed to find a scale
-            some = np.linspace(0, n - 1, PROBE).astype(np.int64)
-            pairs = LabelPairs.of(problem.pairs.codes[some], weighting=self.weighting)
-            problem = replace(problem, X=problem.X[some], pairs=pairs)
-        seen = W if problem.span is None else problem.span.T @ W
-        return best_scale([problem.inside.loss(c * seen)[0] for c in SCALES])
+        if n > SCALE_PATIENTS and isinstance(problem.pairs, LabelPairs):  # 2e8 pairs are not needed to find a scale
+            probe = np.linspace(0, n - 1, SCALE_PATIENTS).astype(np.int64)
+            pairs = LabelPairs.of(problem.pairs.codes[probe], weighting=p.weighting)
+            problem = replace(problem, X=problem.X[probe], pairs=pairs)
+        coordinates = W if problem.span is None else problem.span.T @ W
+        return best_scale([problem.inside.loss(c * coordinates)[0] for c in SCALES])
 
     def _starts(self, problem: Problem) -> list[Array]:
+        p = self._params
         n, d = problem.X.shape
         rank = self._rank(n, d)
-        rng = np.random.default_rng(self.seed)
+        rng = np.random.default_rng(p.seed)
         starts = []
-        for k in range(self.n_starts):
+        for k in range(p.n_starts):
             if k == 0 and rank < d:  # leading directions, never a d x d matrix
                 Q = (np.linalg.svd(problem.X, full_matrices=False)[2].T if problem.span is None else problem.span)[
                     :, :rank
@@ -282,7 +226,7 @@ class UnPSL(SimilarityMetric):
                     Q = np.linalg.qr(np.hstack([Q, rng.standard_normal((d, rank - Q.shape[1]))]))[0]
             else:
                 Q = directions(d, rank, None, rng, k)
-            starts.append(self.start_scale * self._scale(problem, Q) * Q)
+            starts.append(p.start_scale * self._scale(problem, Q) * Q)
         return starts
 
     def _learn(self, X: Array, pairs: Pairs, every: Pairs | None = None) -> UnPSL:
@@ -313,8 +257,9 @@ class UnPSL(SimilarityMetric):
 
     def _spoken(self, problem: Problem, W: Array) -> Array:
         """One W where features repeat each other, see :func:`~polyclinic.methods.similarity.redundancy.speak_once`."""
+        p = self._params
         n, d = problem.X.shape
-        if d > SQUARE or problem.literal or self.standardize != "zscore":
+        if d > SQUARE_FEATURES or problem.literal or p.standardize != "zscore":
             return W
         return speak_once(W, problem.X.T @ problem.X / n, n)
 
@@ -325,18 +270,75 @@ class UnPSL(SimilarityMetric):
     def _run(
         self, problem: Problem, start: Array, watch: Callable[[State], bool] | None = None
     ) -> tuple[State, list[dict[str, Any]]]:
-        rho = penalty_of(float(np.linalg.norm(problem.loss(start)[1])), start, self.penalty)
-        state, path = solve(
-            problem, start, rho=rho, iterations=self.iterations, inner=self.inner, tol=self.tol, watch=watch
-        )
+        p = self._params
+        rho = penalty_of(float(np.linalg.norm(problem.loss(start)[1])), start, p.penalty)
+        state, path = solve(problem, start, rho=rho, iterations=p.iterations, inner=p.inner, tol=p.tol, watch=watch)
         return state, [
             {"iteration": s.iteration, "objective": s.objective, "primal_residual": s.primal, "dual_residual": s.dual}
             for s in path
         ]
 
     def _publish(self, W: Array, state: State) -> None:
-        self.components_ = self._told(canonical(W.T if self.variant == "paper" else W).T)  # M = W'W as printed
-        self.bias_ = self.bias
+        p = self._params
+        self.components_ = self._told(canonical(W.T if p.variant == "paper" else W).T)  # M = W'W as printed
+        self.bias_ = p.bias
         self.n_iter_ = state.iteration
         self.objective_ = state.objective
-        self.converged_ = bool(self.tol and state.settled(self.tol))
+        self.converged_ = bool(p.tol and state.settled(p.tol))
+
+
+def learn_between(
+    model: UnPSL,
+    sites: Sequence[Site],
+    *,
+    pairs: Mapping[str, tuple[ArrayLike, ArrayLike]] | None = None,
+    **options: Any,
+) -> UnPSL:
+    """Run the consensus with a central estimator's parameters, and put what it learned into that estimator.
+
+    With ``privacy`` it runs :class:`~polyclinic.methods.similarity.private.PrivateUnPSL` instead, which leaves the redundancy
+    penalty out (correlations would have to be paid for) and needs ``patients``, ``radius`` and ``classes``, all public.
+    """
+    p = model._params
+    if p.reach != "all" or p.compare != "product":
+        raise ConfigError(
+            "between hospitals every pair of a hospital counts, by its product (eq. 4.21)",
+            faults=[f"reach = {p.reach!r}, compare = {p.compare!r}"],
+            hint="UnPSL(reach='all', compare='product').fit_sites(sites)",
+        )
+    classes = classes_of_all(sites)  # also refuses what are no classes, before anything is computed
+    from polyclinic.methods.similarity.federated import ConsensusUnPSL
+
+    method: Any
+    if options.get("privacy") is not None:
+        if pairs:
+            raise ConfigError("judged pairs have no bound per patient: with privacy, pairs come from labels")
+        from polyclinic.methods.similarity.private import PrivateUnPSL
+
+        method = _method_of(PrivateUnPSL, model, ("bias", "seed"), options)
+        classes = np.asarray(options["classes"])  # the public list: which of them occur was not paid for
+    else:
+        method = _method_of(ConsensusUnPSL, model, SHARED, options)
+        method.judged = dict(pairs or {})
+    method.fit(sites, **{k: v for k, v in options.items() if k in RunOptions.__annotations__})
+    for key in FITTED:
+        setattr(model, key, getattr(method, key))
+    if (names := vars(method).get("feature_names_in_")) is not None:
+        model.feature_names_in_ = names
+    model.classes_ = classes
+    return model
+
+
+def _method_of(kind: Any, model: UnPSL, shared: Sequence[str], options: Mapping[str, Any]) -> Any:
+    """Make the federated method: a central estimator's parameters, where the options do not name others."""
+    fields = kind.Params.model_fields
+    method = kind(**{k: getattr(model, k) for k in shared} | {k: v for k, v in options.items() if k in fields})
+    names = sorted([*fields, "pairs", *RunOptions.__annotations__])
+    strangers = sorted(set(options) - set(names))
+    if strangers:
+        raise ConfigError(
+            f"fit_sites does not know {', '.join(map(repr, strangers))}",
+            faults=[f"{k!r}: {did_you_mean(k, names) or 'unknown'}" for k in strangers],
+            hint=f"known: {', '.join(names)}",
+        )
+    return method

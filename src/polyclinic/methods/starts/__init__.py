@@ -1,1 +1,1 @@
-"""Where a factorization starts: random, from the Gram of hashed cells, wide, or given."""
+"""Starting points of a factorization: random, Gram matrix of hashed codes, over-complete, given."""

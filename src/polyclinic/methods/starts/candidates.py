@@ -8,7 +8,7 @@ data): the hospitals' summed errors decide.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from functools import lru_cache
 from itertools import combinations, pairwise
 from math import comb
@@ -58,24 +58,28 @@ def candidates(lifted: Sequence[Array], patients: Array, rank: int, seed: int) -
 @lru_cache(maxsize=16)  # a study may fit several ranks on all patients and on halves at once
 def _candidates(key: tuple[tuple[tuple[int, ...], bytes], ...], rank: int, seed: int) -> list[tuple[Array, ...]]:
     """Remembered by content: sites of one process, and the steps of one site, ask for the same."""
-    *lifted, patients = (np.frombuffer(b).reshape(shape) for shape, b in key)
-    wide = len(patients)
-    omega, explained = _overlaps(lifted, patients)
-    chosen = _subsets(omega, explained, rank)
-    out: list[tuple[Array, ...]] = [tuple(f[:, list(j)] for f in lifted) for j in chosen]
-    starts = [*out[:4]]
+    *factors, patients = (np.frombuffer(b).reshape(shape) for shape, b in key)
+    columns = len(patients)
+    subsets: list[tuple[Array, ...]] = [
+        tuple(f[:, list(j)] for f in factors) for j in _subsets(*_overlaps(factors, patients), rank)
+    ]
+    starts = [*subsets[:4]]
     for k in range(RANDOM):
         rng = seeds(seed, "reduce", k)
-        mixed = [ordered.unit(ordered.product(f, rng.random((wide, rank))))[0] for f in lifted]
-        starts.append(tuple(mixed))
-    reduced = sorted((_reduce(lifted, patients, s) for s in starts), key=lambda x: x[0])
+        starts.append(tuple(ordered.unit(ordered.product(f, rng.random((columns, rank))))[0] for f in factors))
+    models = _distinct(sorted((_reduce(factors, patients, s) for s in starts), key=lambda x: x[0]))
+    return [*subsets[: CANDIDATES - len(models)], *models]
+
+
+def _distinct(reduced: Sequence[tuple[float, tuple[Array, ...]]]) -> list[tuple[Array, ...]]:
+    """The best few models, one for each error."""
     errors: list[float] = []
     models: list[tuple[Array, ...]] = []
     for error, model in reduced:
         if len(errors) < MODELS and all(abs(error - e) > 1e-4 * abs(e) for e in errors):
             errors.append(error)
             models.append(model)
-    return [*out[: CANDIDATES - len(models)], *models]
+    return models
 
 
 def explains(lifted: Sequence[Array], patients: Array, columns: Sequence[int]) -> tuple[float, float]:
@@ -100,16 +104,18 @@ def _share(omega: Array, explained: Array, columns: Sequence[int]) -> float:
 
 def _subsets(omega: Array, explained: Array, rank: int) -> list[tuple[int, ...]]:
     """The best subsets by what they explain: all of them tried, or the weakest column left out again and again."""
-    wide = len(omega)
-    if comb(wide, rank) <= ENUMERATE:
-        ranked = sorted((-_share(omega, explained, j), j) for j in combinations(range(wide), rank))
-        return [j for _, j in ranked[:SUBSETS]]
-    kept: list[tuple[int, ...]] = [tuple(range(wide))]
-    while len(kept[0]) > rank:  # a beam of the best few, one column fewer each time
-        smaller = {tuple(x for x in j if x != leave) for j in kept for leave in j}
-        ranked = sorted((-_share(omega, explained, j), j) for j in sorted(smaller))
-        kept = [j for _, j in ranked[:SUBSETS]]
-    return kept
+    columns = len(omega)
+    if comb(columns, rank) <= ENUMERATE:
+        return _best(omega, explained, combinations(range(columns), rank))
+    beam: list[tuple[int, ...]] = [tuple(range(columns))]
+    while len(beam[0]) > rank:  # one column fewer each time
+        beam = _best(omega, explained, {tuple(x for x in j if x != leave) for j in beam for leave in j})
+    return beam
+
+
+def _best(omega: Array, explained: Array, subsets: Iterable[tuple[int, ...]]) -> list[tuple[int, ...]]:
+    ranked = sorted((-_share(omega, explained, j), j) for j in sorted(subsets))
+    return [j for _, j in ranked[:SUBSETS]]
 
 
 def _reduce(lifted: Sequence[Array], patients: Array, start: Sequence[Array]) -> tuple[float, tuple[Array, ...]]:

@@ -18,12 +18,11 @@ from polyclinic.methods.rounds.setup import Sizes
 from polyclinic.methods.rounds.stopping import Plateau
 from polyclinic.methods.starts.gram import STARTS, GramStart
 from polyclinic.methods.starts.random import start as random_start
-from polyclinic.methods.starts.state import Far, StartPublic
+from polyclinic.methods.starts.state import StartPublic
 from polyclinic.methods.starts.wide import ROUNDS, SEARCHED, VOCABULARY, WORTH, WideStart
 from polyclinic.protocol.aggregators import facts_of, kind_of
-from polyclinic.protocol.estimator import Configured
 from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Total
-from polyclinic.protocol.outcome import Outcome
+from polyclinic.protocol.params import Parameterized
 from polyclinic.records.sites.site import Site
 
 __all__ = ["Start", "StartPhase", "Started", "StartedParams", "StartedPublic", "Starter"]
@@ -74,7 +73,7 @@ class StartedParams(WeightedParams):
     def _start(cls, value: Any) -> object:
         if isinstance(value, str):
             return value
-        factors = vars(value).get("factors_", value) if isinstance(value, Configured) else value
+        factors = vars(value).get("factors_", value) if isinstance(value, Parameterized) else value
         try:
             arrays = tuple(np.array(f, np.float64) for f in factors)
         except (TypeError, ValueError):
@@ -132,10 +131,6 @@ class StartedPublic(FitPublic):
     start: StartPublic
     gain: float | None = None  # of explained energy in the first round after the start
     still: int = 0  # rounds in a row that gained less than `tol`
-    spread: tuple[
-        Far, ...
-    ] = ()  # packed rounds, per mode: how far a sum may lie from what is expected; empty: not packed
-    wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
 
 
 @dataclass(frozen=True)
@@ -146,16 +141,16 @@ class Starter:
     ----------
     params
         Of the fit.
-    packs
-        Its sums may travel packed; a wide start needs that.
+    widens
+        A wide start may be taken.
     searches
-        A wide start is taken where codes are very many.
+        ... also where codes are very many.
     leaps
         ... and at once where the lift lost much of what the cells show.
     """
 
     params: StartedParams
-    packs: bool = False
+    widens: bool = True
     searches: bool = False
     leaps: bool = False
 
@@ -238,7 +233,7 @@ class Starter:
 
     def _roomy(self) -> bool:
         p = self.params
-        return self.packs and p.rank != "auto" and p.rounds >= ROUNDS
+        return self.widens and p.rank != "auto" and p.rounds >= ROUNDS
 
     def _instead(self, begun: StartPublic, after: StartPublic, shape: Sequence[int], unit: float) -> StartPublic:
         """Where the Gram turned out not to be allowed: a wide start, if that is worth its sums."""
@@ -312,26 +307,3 @@ class Started(Phased[SP, SPub, Pri]):
     def settled(self, public: SPub) -> bool:
         """From the Gram all starts were tried within it."""
         return bool(public.start.kind != "random")
-
-    def _runs(self, sites: Sequence[Site]) -> int:
-        """One, where the starts are tried on the Gram or a model is given; else as many as asked for."""
-        p = self.params
-        if isinstance(p.start, tuple):
-            return 1
-        if p.n_starts == 1 or p.start != "gram" or self.starter.hindrance() or any(s.tensor is None for s in sites):
-            return p.n_starts
-        gram = self.starter.gram(sites[0].counts().shape[1:])
-        return 1 if sum(s.patients for s in sites) >= gram.least else p.n_starts
-
-    def _publish(self, outcome: Outcome) -> None:
-        super()._publish(outcome)
-        begun: StartPublic = outcome.public.start
-        gram = begun.kind == "gram"
-        self.start_ = Start(
-            begun.kind,
-            "" if gram or begun.reason == "asked for" else begun.reason,
-            self.starter.gram(outcome.public.shape).cells if gram else 0,
-            begun.proposed or None,
-            outcome.public.gain,
-            gram and begun.sweep > 0,
-        )

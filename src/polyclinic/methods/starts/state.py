@@ -101,7 +101,6 @@ class StartPublic:
         """At random, and no search came first: the method begins with a warm-up."""
         return self.kind == "random" and not self.sweep
 
-    def put_away(self, packs: bool) -> StartPublic:
+    def put_away(self) -> StartPublic:
         """At its end: without what the rounds need no more."""
-        sites = self.sites if packs else ()
-        return replace(self, lifted=(), diagonal=None, rows=None, floors=(), patients=None, sites=sites)
+        return replace(self, lifted=(), diagonal=None, rows=None, floors=(), patients=None)

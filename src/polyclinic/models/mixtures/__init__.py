@@ -1,1 +1,1 @@
-"""Groups and latent classes of patients."""
+"""Fitted Gaussian mixtures and latent classes."""

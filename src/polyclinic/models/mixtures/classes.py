@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, Kind, Unseen, frozen
+from polyclinic.models.base import Array, StoredArrays, Unseen, frozen
 from polyclinic.models.feature_rows import records_of
 from polyclinic.models.mixtures.columns import Layout, encoded
 from polyclinic.models.mixtures.gaussian import blocks
@@ -18,6 +17,7 @@ from polyclinic.models.mixtures.groups import Groups
 from polyclinic.models.origin import Origin
 from polyclinic.records.sites.frames import column_of, columns_of
 from polyclinic.records.sites.site import Site
+from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 __all__ = ["Classes", "log_joint"]
@@ -48,7 +48,8 @@ class Classes(Groups):
     profiles: Array = field(default_factory=lambda: np.zeros((0, 0)))
     layout: Layout = field(default_factory=lambda: Layout(()))
 
-    kind: ClassVar[Kind] = "classes"
+    kind: ClassVar[str] = "classes"
+    keys: ClassVar[tuple[str, ...]] = ("columns",)
 
     @classmethod
     def of(cls, origin: Origin, weights: Array, profiles: Array, layout: Layout) -> Self:
@@ -117,5 +118,5 @@ class Classes(Groups):
         return {"columns": [c.to_json() for c in self.layout.columns]}
 
     @classmethod
-    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
         return cls.of(origin, arrays["weights"], arrays["profiles"], Layout.from_json(described["columns"]))

@@ -9,13 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.records.sites.frames import column_of, columns_of
+from polyclinic.util.json_types import JsonMap
 
 __all__ = ["Column", "ColumnKind", "Layout", "encoded"]
 
@@ -89,7 +90,7 @@ class Layout:
     columns: tuple[Column, ...]
 
     @classmethod
-    def from_json(cls, columns: Sequence[Mapping[str, Any]]) -> Layout:
+    def from_json(cls, columns: Sequence[JsonMap]) -> Layout:
         """Inverse of the columns' ``to_json``."""
         return cls(tuple(Column(**{**c, "levels": tuple(c["levels"])}) for c in columns))
 

@@ -2,19 +2,19 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, ClassVar, Self
+from typing import ClassVar, Self
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, Kind, Unseen, Value, frozen
+from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
 from polyclinic.models.feature_rows import records_of
 from polyclinic.models.mixtures.gaussian import CovarianceType, Mixture
 from polyclinic.models.origin import Origin
+from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 __all__ = ["Groups"]
@@ -40,7 +40,8 @@ class Groups(Value):
     covariance_type: CovarianceType
     columns: tuple[str, ...] | None = None
 
-    kind: ClassVar[Kind] = "groups"
+    kind: ClassVar[str] = "groups"
+    keys: ClassVar[tuple[str, ...]] = ("covariance_type", "columns")
 
     def __post_init__(self) -> None:
         for name in ("weights", "means", "covariances"):
@@ -107,14 +108,14 @@ class Groups(Value):
     def __repr__(self) -> str:
         return f"<Groups {self.rank} by {self.method} in {self.means.shape[1]} features; {self.card.headline}>"
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
         return {"weights": self.weights, "means": self.means, "covariances": self.covariances}
 
     def described(self) -> dict[str, object]:
         return {"covariance_type": self.covariance_type, "columns": None if self.columns is None else [*self.columns]}
 
     @classmethod
-    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
         columns = described["columns"]
         return cls(
             origin,

@@ -1,1 +1,1 @@
-"""Phenotypes: factors, how patients are placed on them, and how they fit another hospital."""
+"""Fitted phenotypes: factors, phenotype scores of patients, comparison with another hospital."""

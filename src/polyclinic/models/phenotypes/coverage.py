@@ -8,13 +8,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.errors import ConfigError, ProtocolMismatch
+from polyclinic.errors import ConfigError, DataError, ProtocolMismatch
 from polyclinic.models.base import Array, Unseen
+from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.util.table import Table
 
-__all__ = ["Coverage", "on_codes"]
+__all__ = ["Coverage", "on_codes", "patients_of"]
 
 NAMED = 5  # unseen codes of a mode that an error names
 NDIndex = NDArray[np.int64]
@@ -71,6 +72,25 @@ class Coverage:
 
     def _repr_html_(self) -> str:
         return self.table()._repr_html_()
+
+
+def patients_of(data: object) -> SparseTensor:
+    """The tensor of one hospital's patients, or an error that says what to give."""
+    if isinstance(data, Sequence) and data and all(isinstance(d, Site) for d in data):
+        if len(data) > 1:
+            raise DataError(
+                f"{len(data)} hospitals are given, patients are placed at one at a time",
+                hint="[model.transform(site) for site in sites]",
+            )
+        data = data[0]
+    tensor = data.counts() if isinstance(data, Site) else data
+    if not isinstance(tensor, SparseTensor):
+        from polyclinic.records.sites.from_data import which_door
+
+        raise DataError(
+            f"patients are a pc.SparseTensor or a pc.Site, not a {type(data).__name__}", hint=which_door(data)
+        )
+    return tensor
 
 
 def on_codes(

@@ -10,7 +10,7 @@ import numpy as np
 
 from polyclinic.errors import ConfigError
 from polyclinic.models.base import Unseen
-from polyclinic.models.phenotypes.coverage import on_codes
+from polyclinic.models.phenotypes.coverage import on_codes, patients_of
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -41,7 +41,6 @@ def to_ehrdata(model: Phenotypes, data: SparseTensor | Site, *, unseen: Unseen =
     unseen
         Codes that the model does not know: ``"error"`` names them, ``"drop"`` leaves their events out.
     """
-    from polyclinic.models.phenotypes.phenotypes import patients_of
 
     try:
         pd, library = import_module("pandas"), import_module("ehrdata")

@@ -13,15 +13,14 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from html import escape
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.models.base import Array, frozen
-from polyclinic.models.phenotypes.coverage import Coverage, modes_in_order, on_codes
-from polyclinic.models.phenotypes.phenotypes import Phenotypes, patients_of
+from polyclinic.models.phenotypes.coverage import Coverage, modes_in_order, on_codes, patients_of
 from polyclinic.models.phenotypes.projection import LeastSquares
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -29,6 +28,9 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.util.table import Table
+
+if TYPE_CHECKING:
+    from polyclinic.models.phenotypes.phenotypes import Phenotypes
 
 __all__ = ["Adapted", "adapt"]
 

@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Literal, Self, overload
+from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, overload
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, Kind, Unseen, Value, frozen
+from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
 from polyclinic.models.origin import Origin
-from polyclinic.models.phenotypes.coverage import Coverage, on_codes
+from polyclinic.models.phenotypes.coverage import Coverage, on_codes, patients_of
 from polyclinic.models.phenotypes.projection import Courses, Events, LeastSquares, Likely, Placing
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 if TYPE_CHECKING:
@@ -26,29 +27,10 @@ if TYPE_CHECKING:
 
     from polyclinic.models.phenotypes.local_comparison import Adapted
 
-__all__ = ["Phenotypes", "patients_of"]
+__all__ = ["Phenotypes"]
 
 NDBool = NDArray[np.bool_]
 WHOLE: Final = 0.9  # share of a phenotype's squared weight with which patients may still be placed on it
-
-
-def patients_of(data: object) -> SparseTensor:
-    """The tensor of one hospital's patients, or an error that says what to give."""
-    if isinstance(data, Sequence) and data and all(isinstance(d, Site) for d in data):
-        if len(data) > 1:
-            raise DataError(
-                f"{len(data)} hospitals are given, patients are placed at one at a time",
-                hint="[model.transform(site) for site in sites]",
-            )
-        data = data[0]
-    tensor = data.counts() if isinstance(data, Site) else data
-    if not isinstance(tensor, SparseTensor):
-        from polyclinic.records.sites.from_data import which_door
-
-        raise DataError(
-            f"patients are a pc.SparseTensor or a pc.Site, not a {type(data).__name__}", hint=which_door(data)
-        )
-    return tensor
 
 
 @dataclass(frozen=True, eq=False)
@@ -85,7 +67,8 @@ class Phenotypes(Value):
     shown: tuple[NDBool, ...] = ()
     stability: float | None = None
 
-    kind: ClassVar[Kind] = "phenotypes"
+    kind: ClassVar[str] = "phenotypes"
+    keys: ClassVar[tuple[str, ...]] = ("axes", "placing", "stability")
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -331,8 +314,8 @@ class Phenotypes(Value):
 
     # ---- the file
 
-    def arrays(self) -> dict[str, NDArray[Any]]:
-        out: dict[str, NDArray[Any]] = {f"factor{n}": f for n, f in enumerate(self.factors, start=1)}
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        out: dict[str, NDArray[np.generic]] = {f"factor{n}": f for n, f in enumerate(self.factors, start=1)}
         out |= {"weights": self.weights} | {f"shown{n}": s for n, s in enumerate(self.shown, start=1)}
         if isinstance(self.placing, Events):
             p = self.placing
@@ -345,7 +328,7 @@ class Phenotypes(Value):
     def described(self) -> dict[str, object]:
         match self.placing:
             case LeastSquares(nonnegative, zeros, n0):
-                how: dict[str, Any] = {"kind": "least-squares", "nonnegative": nonnegative, "zeros": zeros}
+                how: dict[str, object] = {"kind": "least-squares", "nonnegative": nonnegative, "zeros": zeros}
                 how |= {"saturation": n0}
             case Events():
                 how = {"kind": "events", "steps": self.placing.steps}
@@ -358,7 +341,7 @@ class Phenotypes(Value):
         return {"axes": axes, "placing": how, "stability": self.stability}
 
     @classmethod
-    def restored(cls, origin: Origin, described: Mapping[str, Any], arrays: Mapping[str, NDArray[Any]]) -> Self:
+    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
         axes = tuple(Axis.from_json(a) for a in described["axes"])
         wrong = [a.name for a, d in zip(axes, described["axes"]) if a.digest() != d["digest"]]
         if wrong:

@@ -1,1 +1,1 @@
-"""Whether a site takes part: policy, budget and data checked, the owner asked, data kept only as long as allowed."""
+"""Decide whether a site takes part: policy, budget, data, the owner's consent, retention."""

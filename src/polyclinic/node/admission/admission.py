@@ -4,10 +4,8 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import replace
+from pathlib import Path
 from typing import Any, Final
-
-import numpy as np
 
 from polyclinic import __version__
 from polyclinic.analysis.pipeline import StudyPipeline
@@ -20,8 +18,7 @@ from polyclinic.node.site.context import SiteContext
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.mechanisms import Noise
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
-from polyclinic.privacy.gate.gate import ReleaseGate
-from polyclinic.privacy.gate.local_notes import rare_here
+from polyclinic.privacy.gate.gate import ReleaseGate, Waits
 from polyclinic.privacy.gate.owner_rules import (
     LedgerRule,
     exact_floor,
@@ -31,19 +28,19 @@ from polyclinic.privacy.gate.owner_rules import (
     policy_between,
     policy_of,
 )
+from polyclinic.privacy.gate.review import rare_here
 from polyclinic.privacy.policy.differencing import sketch
 from polyclinic.protocol.aggregators import by_name, kind_of
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.minimum_patients import MinimumPatients
 from polyclinic.protocol.patient_halves import names_of
-from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.records.ingest import ingest
 from polyclinic.records.sites.site import Site
 from polyclinic.studies import registry
 from polyclinic.tensors import device
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["admit", "asked", "consent", "doubts", "hosted", "setting_tree"]
+__all__ = ["admit", "asked", "consent", "doubts", "setting_tree"]
 
 NUMBERS: Final = 2**22  # of one release, and of the model; [keys] max_numbers lowers or raises it
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
@@ -51,9 +48,27 @@ ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 
 def doubts(order: StudyOrder, folder: SiteFolder) -> tuple[list[str], list[str]]:
     """What stands against a study: faults that refuse it, and questions that only the owner can answer."""
-    faults, questions = [], []
+    faults, questions = _key_doubts(order, folder)
     if order.polyclinic.split(".")[:2] != __version__.split(".")[:2]:
-        faults.append(f"the study was made with Polyclinic {order.polyclinic}, this site has {__version__}")
+        faults.insert(0, f"the study was made with Polyclinic {order.polyclinic}, this site has {__version__}")
+    alignment = folder.node.keys.get("alignment")
+    if order.alignment is not None and alignment == "public":
+        faults.append(f"it has no public lists of codes (alignment = {order.alignment!r}); this site asks for them")
+    elif order.alignment == "union" and alignment != "union":
+        faults.append('it asks for this site\'s list of codes in the clear; `[keys] alignment = "union"` allows that')
+    decision = consent(order, folder)
+    if decision is False:
+        faults.append("the owner rejected this study")
+    elif decision is None and folder.node.keys.get("studies", "ask") != "policy":
+        questions.append("the owner has not accepted this study: `polyclinic site review`")
+    if any(o.id == order.id and o.digest != order.digest for o in asked(folder)):
+        faults.append(f"another order was asked of this site under the name {order.id!r}; a name stands for one order")
+    return faults, questions
+
+
+def _key_doubts(order: StudyOrder, folder: SiteFolder) -> tuple[list[str], list[str]]:
+    """Compare the roster with this site's key and with the keys that the owner has pinned."""
+    faults, questions = [], []
     if folder.node.name not in order.sites:
         faults.append(f"{folder.node.name!r} is not on the roster")
     elif order.keys[folder.node.name] != folder.identity().public.hex():
@@ -66,22 +81,6 @@ def doubts(order: StudyOrder, folder: SiteFolder) -> tuple[list[str], list[str]]
             questions.append(f"site {name!r} is not known here: compare its key, then `polyclinic site pin`")
         elif pins[name] != order.keys[name]:
             faults.append(f"site {name!r} has another key than the one that was compared and pinned")
-    if order.alignment is not None and folder.node.keys.get("alignment") == "public":
-        faults.append(f"it has no public lists of codes (alignment = {order.alignment!r}); this site asks for them")
-    elif order.alignment == "union" and folder.node.keys.get("alignment") != "union":
-        faults.append('it asks for this site\'s list of codes in the clear; `[keys] alignment = "union"` allows that')
-    if order.lost == "show" and folder.node.keys.get("allow_shown") is not True:
-        faults.append(
-            "it goes on without a site that is lost, which shows its part; `[keys] allow_shown = true` allows that"
-        )
-    word = consent(order, folder)
-    if word is False:
-        faults.append("the owner rejected this study")
-    elif word is None and folder.node.keys.get("studies", "ask") != "policy":
-        questions.append("the owner has not accepted this study: `polyclinic site review`")
-    other = [o for o in asked(folder) if o.id == order.id and o.digest != order.digest]
-    if other:
-        faults.append(f"another order was asked of this site under the name {order.id!r}; a name stands for one order")
     return faults, questions
 
 
@@ -107,86 +106,92 @@ def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], 
     """Check, wait for the owner where only the owner can decide, read the data, agree; or refuse with every reason."""
     home = private(folder.study(order.digest))
     write_json(home / "order.json", {"order": order.encode()})
-    end = time.monotonic() + order.deadline
-    told: list[str] = []
-    while True:
-        faults, questions = doubts(order, folder)
-        if faults:
-            raise PolicyRefusal(f"site {folder.node.name!r} does not take part in study {order.id!r}", faults=faults)
-        if not questions:
-            break
-        if questions != told:
-            told = questions
-            waiting(questions)
-            append_event(folder.events, event="waiting", study=order.id, reasons=questions)
-        if time.monotonic() > end:
-            raise PolicyRefusal(f"site {folder.node.name!r}: the owner did not decide in time", faults=questions)
-        time.sleep(0.5)
+    _wait_for_owner(order, folder, waiting)
     study = order.parsed(private(home / "files"))
-    method, doors = _doors(order, folder, study)
+    method, gate = _gate(order, folder, study)
     identity = folder.identity()
     ledger_of(folder.node).tie(identity.public, identity.sign)
     privacy: Privacy | None = method.params.privacy
 
+    resumed = (home / "state.ckpt").exists()
+
     def agree(patients: int) -> None:
-        for door in doors.values():
-            door.admit(
-                study.name,
-                method.name,
-                privacy,
-                order.sites,
-                patients,
-                aggregation=order.aggregation,
-                resume=door.resumed and door.run in door.ledger.tally.releases,
-                margin=kind_of(order.aggregation).margin,
-            )
+        gate.admit(
+            study.name,
+            method.name,
+            privacy,
+            order.sites,
+            patients,
+            aggregation=order.aggregation,
+            resume=resumed and gate.run in gate.ledger.tally.releases,
+            margin=kind_of(order.aggregation).margin,
+        )
 
     agree(2**31)  # before the data are read: everything but the number of patients
     device.use_device(folder.node.site.device)
     made = ingest(folder.node, study, private(home / "data"), events=False)
     site = made.site
     agree(site.patients)
-    few = exact_floor(folder.node) if privacy is None else 0
-    if site.patients < few:
-        raise PolicyRefusal(
-            f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact",
-            faults=[f"fewer than {few} patients here: who chooses a cohort could choose a patient"],
-            hint="[policy] min_patients says how few may be in an exact study",
-        )
+    _check_size(order, folder, home, site, exact=privacy is None)
     if site.tensor is not None:
-        for door in doors.values():
-            door.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
-    limit = folder.node.keys.get("max_disk_mb")
-    if limit is not None and (used := sum(f.stat().st_size for f in home.rglob("*") if f.is_file()) / 1e6) > limit:
-        drop_data(home)
-        raise PolicyRefusal(f"study {order.id!r} takes {used:.1f} MB of disk", faults=[f"this site allows {limit} MB"])
+        gate.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
     _feeding(order, method, policy_of(folder.node).min_feeders)
     whole = method.method if isinstance(method, MinimumPatients) else method
-    if (
-        isinstance(whole, StudyPipeline) and whole.exact_findings
-    ):  # one set of people, however many nodes it is split among
-        next(iter(doors.values())).evaluates(names_of(site))
+    if isinstance(whole, StudyPipeline) and whole.exact_findings:
+        gate.evaluates(names_of(site))
     counts = _counts(order, folder, made.patients or names_of(site))
     begun = any(
         c[0] == order.digest for c in ledger_of(folder.node).tally.counted
     )  # perhaps without a site that was away
     if order.secure and privacy is None and not begun:  # before anything leaves; again for each list that comes
         counts(order.sites, False)
-    raw = (folder.path / "identity.key").read_bytes()
-    identities = {n: Identity.from_bytes(n, raw) for n in doors}
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
-    adder = by_name(order.aggregation, identities=identities, **floor)
+    adder = by_name(order.aggregation, identities={identity.name: identity}, **floor)
     return SiteContext(
         method,
-        hosted(site, tuple(doors)),
+        site,
         adder,
-        doors,
+        gate,
         _setting(order, method, site),
         policy_of(folder.node).min_sites,
         int(folder.node.keys.get("max_numbers", NUMBERS)),
         policy_of(folder.node).all_witnesses,
         counts,
     )
+
+
+def _wait_for_owner(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> None:
+    """Return once nothing stands against the study. Refuse it on a fault, or if the owner does not decide in time."""
+    end = time.monotonic() + order.deadline
+    before: list[str] = []
+    while True:
+        faults, questions = doubts(order, folder)
+        if faults:
+            raise PolicyRefusal(f"site {folder.node.name!r} does not take part in study {order.id!r}", faults=faults)
+        if not questions:
+            return
+        if questions != before:
+            before = questions
+            waiting(questions)
+            append_event(folder.events, event="waiting", study=order.id, reasons=questions)
+        if time.monotonic() > end:
+            raise PolicyRefusal(f"site {folder.node.name!r}: the owner did not decide in time", faults=questions)
+        time.sleep(0.5)
+
+
+def _check_size(order: StudyOrder, folder: SiteFolder, home: Path, site: Site, *, exact: bool) -> None:
+    """Refuse a study with too few patients for exact sums, or with more files than the owner allows."""
+    least = exact_floor(folder.node) if exact else 0
+    if site.patients < least:
+        raise PolicyRefusal(
+            f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact",
+            faults=[f"fewer than {least} patients here: who chooses a cohort could choose a patient"],
+            hint="[policy] min_patients says how few may be in an exact study",
+        )
+    limit = folder.node.keys.get("max_disk_mb")
+    if limit is not None and (used := sum(f.stat().st_size for f in home.rglob("*") if f.is_file()) / 1e6) > limit:
+        drop_data(home)
+        raise PolicyRefusal(f"study {order.id!r} takes {used:.1f} MB of disk", faults=[f"this site allows {limit} MB"])
 
 
 def _feeding(order: StudyOrder, method: Method, least: int) -> None:
@@ -206,21 +211,10 @@ def _counts(order: StudyOrder, folder: SiteFolder, people: Sequence[str]) -> Cal
     book, rule = ledger_of(folder.node), LedgerRule.model_validate(folder.node.ledger)
     payer, crowd = BudgetHolder(policy_of(folder.node), book, rule.cohort), sketch(book.keyed(b"sketch"), people)
     what = f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact"
-    shown = order.lost == "show"
-    return lambda sites, write: payer.counts(order.digest, crowd, sites, what, write=write, shown=shown)
+    return lambda sites, write: payer.counts(order.digest, crowd, sites, what, write=write)
 
 
-def hosted(site: Site, nodes: tuple[str, ...]) -> dict[str, Site]:
-    """A site's patients split among the nodes that it hosts, in their order; one node: the site itself."""
-    if len(nodes) == 1:
-        return {nodes[0]: site}
-    if site.patients < len(nodes):
-        raise PolicyRefusal(f"site {site.name!r} has fewer patients than the {len(nodes)} nodes it is to host")
-    parts = [site.take(p) for p in np.array_split(np.arange(site.patients), len(nodes))]
-    return {n: replace(p, name=n) for n, p in zip(nodes, parts)}
-
-
-def _doors(order: StudyOrder, folder: SiteFolder, study: Study) -> tuple[Method, dict[str, ReleaseGate]]:
+def _gate(order: StudyOrder, folder: SiteFolder, study: Study) -> tuple[Method, ReleaseGate]:
     method: Method = registry.ordered(study)
     limit = int(folder.node.keys.get("max_rounds", ROUNDS))
     if (method.params.rounds or 0) > limit:
@@ -228,34 +222,23 @@ def _doors(order: StudyOrder, folder: SiteFolder, study: Study) -> tuple[Method,
             f"study {order.id!r} asks for {method.params.rounds} rounds", faults=[f"this site allows {limit}"]
         )
     policy = policy_between(folder.node)
-    if order.staleness is not None and order.least < policy.min_sites:
-        raise PolicyRefusal(
-            f"study {order.id!r} adds as soon as {order.least} sites have answered",
-            faults=[f"this site asks for sums over at least {policy.min_sites}"],
-        )
     rule = LedgerRule.model_validate(folder.node.ledger)
     noise: Noise | None = None
     if method.params.privacy is not None:
         noise = noise_of(folder.node)
-    nodes = order.nodes([folder.node.name])
     home = folder.study(order.digest)
-    return method, {
-        node: ReleaseGate(
-            node,
-            policy=policy,
-            ledger=ledger_of(folder.node),
-            noise=noise,
-            study=study.name,
-            store=home / "releases" if len(nodes) == 1 else home / "releases" / node,
-            outbox=outbox_of(folder.node),
-            cohort=rule.cohort,
-            wait=order.deadline,
-            run=order.digest,
-            resumed=(home / "state.ckpt").exists(),
-            resume_for=seconds(folder.node.site.resume_for),
-        )
-        for node in nodes
-    }
+    return method, ReleaseGate(
+        folder.node.name,
+        policy=policy,
+        ledger=ledger_of(folder.node),
+        noise=noise,
+        study=study.name,
+        store=home / "releases",
+        outbox=outbox_of(folder.node),
+        cohort=rule.cohort,
+        waits=Waits(order.deadline, seconds(folder.node.site.resume_for)),
+        run=order.digest,
+    )
 
 
 def _setting(order: StudyOrder, method: Method, site: Site) -> dict[str, Any]:

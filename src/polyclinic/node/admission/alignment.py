@@ -15,7 +15,7 @@ from typing import Any, Literal, cast
 
 from polyclinic.alignment.ecdh_ring import MOST, RingCoordinator, RingSite, place, step_of
 from polyclinic.alignment.union import to_axes, union
-from polyclinic.node.admission.admission import hosted, setting_tree
+from polyclinic.node.admission.admission import setting_tree
 from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.node.site.context import SiteContext
 from polyclinic.protocol.interfaces import Exchange, Message, Roster, Total
@@ -89,10 +89,10 @@ class SiteAligner:
     def __init__(self, order: StudyOrder, identity: Identity, most: int = MOST) -> None:
         self.order, self.identity, self.most = order, identity, most
 
-    def side(self, seat: SiteContext, roster: Roster) -> Modes:
+    def side(self, context: SiteContext, roster: Roster) -> Modes:
         """The site's mailbox, on its own codes."""
         made: dict[str, Exchange] = {}
-        for axis in next(iter(seat.sites.values())).counts().axes[1:]:
+        for axis in context.site.counts().axes[1:]:
             if axis.name in self.order.unlisted:
                 envelope = SealedMessage(self.identity.name, roster, step_of(axis.name), self.identity)
                 ring = self.order.alignment == "ring"
@@ -115,13 +115,13 @@ class SiteAligner:
         which = digest([self.order.alignment, attempt, marks]).hex()
         return {"how": self.order.alignment, "attempt": attempt, "agreed": found, "which": which}
 
-    def apply(self, agreed: Mapping[str, Any], seat: SiteContext) -> SiteContext:
+    def apply(self, agreed: Mapping[str, Any], context: SiteContext) -> SiteContext:
         """The site on the common codes.
 
         Two agreements of the same size look alike, so the setting says which one this is, and with it the chain of the study: sites
         that were told different places share no sum.
         """
-        site, found = next(iter(seat.sites.values())), agreed["agreed"]
+        site, found = context.site, agreed["agreed"]
         tensor = site.counts()
         if agreed["how"] == "union":
             site = to_axes(site, [Axis.from_json(found[a.name]) if a.name in found else None for a in tensor.axes[1:]])
@@ -134,4 +134,4 @@ class SiteAligner:
         hidden = agreed["how"] == "ring"  # the names are the site's own codes: others see places
         axes = [replace(a, names=None) if hidden and a.vocabulary == "data" else a for a in site.counts().axes[1:]]
         setting = {**setting_tree(site, axes), "alignment": agreed.get("which", agreed["attempt"])}
-        return replace(seat, sites=hosted(site, tuple(seat.sites)), setting=setting)
+        return replace(context, site=site, setting=setting)

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 from polyclinic.config import Study
 from polyclinic.errors import PolyclinicError
-from polyclinic.node.signed_study import COORDINATOR, LOSSES, StudyOrder
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.safe_text import one_line
 from polyclinic.studies.halvings import halvings
 
@@ -63,12 +63,8 @@ class Offer:
             lines.append(f"privacy asked: {NONE}")
         lines += [f"{one_line(k)}: {_value(v)}" for k, v in study.items() if k not in TOLD and v]
         lines += [self._halvings(), self._findings(), self._lost()]
-        own = {k: v for k, v in rule.items() if k not in ("name", "description", "replicate", "lost", "quorum")}
+        own = {k: v for k, v in rule.items() if k not in ("name", "description", "replicate", "quorum")}
         lines.append(f"study {one_line(rule.get('name', '?'))}{_listed(own, ': {}')}")
-        if order.per_site > 1:
-            lines.append(f"each site hosts {order.per_site} nodes, its patients split among them")
-        if order.staleness is not None:
-            lines.append(f"asynchronous: a contribution may be {order.staleness} rounds old")
         lines.append(f"at least {order.least} of {len(order.sites)} sites in every sum")
         return [x for x in lines if x]
 
@@ -100,7 +96,7 @@ class Offer:
     def _lost(self) -> str:
         if not self.order.secure or self.order.study.get("privacy"):
             return ""
-        return f"if a site is lost: {LOSSES[self.order.lost]}"
+        return "if a site is lost: exact sums wait for a site that is lost"
 
 
 def _listed(values: Mapping[str, Any], form: str = "{}") -> str:

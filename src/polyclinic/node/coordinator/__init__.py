@@ -1,1 +1,1 @@
-"""The coordinator's half of a study: deadlines, quorum, attempts, checkpoints, the end."""
+"""The coordinator's side of a study: deadlines, quorum, checkpoints, dropouts."""

@@ -8,7 +8,6 @@ waits at every ``yield`` for something to happen::
 
     star     the coordinator's own side of the sum has the total; it is relayed with the next ask, and every site folds it
     peers    every site knows the total itself; the sum counts when ALL of them say so, by the chain that they reached
-    late     asynchronous: the sum is closed as soon as the quorum of contributions is there, slow sites stay in flight
 
 After every sum the public state, the attempt and the totals that somebody may still need are on disk, so a killed coordinator
 resumes at the same sum: it is asked again, a secure one in a new attempt with new keys, and the sites send the stored bytes.
@@ -22,16 +21,14 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.aggregation.plain import Plain
 from polyclinic.errors import PeerLost, SumBurnt
-from polyclinic.node.coordinator.async_round import AsyncRound
 from polyclinic.node.coordinator.attempt import Attempt
 from polyclinic.node.coordinator.decentralised import DecentralisedRound
 from polyclinic.node.coordinator.finish import Finish
 from polyclinic.node.coordinator.site_registry import Script, Sending, SiteRegistry
 from polyclinic.node.coordinator.totals import Totals
 from polyclinic.node.messages import ALIGN, OutOfDate, StateMismatch
-from polyclinic.node.signed_study import COORDINATOR, StudyOrder, host
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Collecting, Exchange, Method, Opening, Roster, Step, Total
 from polyclinic.protocol.outcome import Outcome, Progress
@@ -92,7 +89,6 @@ class Coordinator(SiteRegistry):
         self.totals = Totals(folder / "totals")
         self.outcome: Outcome | None = None
         self._setting: dict[str, Any] = {}
-        self._steps: dict[int, Step] = {}  # asynchronous: of the sums that a contribution may still belong to
         self._burnt = 0  # attempts of the sum now taken
         self._broken: dict[str, int] = {}  # of these in a row, by the site that could not read what it was sent
         self._shown = 0  # peers: the round that was told last
@@ -166,13 +162,13 @@ class Coordinator(SiteRegistry):
         found = self.folder / "state.ckpt"
         state = wire.load(found) if found.exists() else None
         if state is not None:
-            kept, self.votes = state["setting"], dict(state["votes"])
-            self._setting = kept if isinstance(kept, dict) else wire.decode(kept, limit=wire.KEPT)  # older ones: a map
+            self.votes = dict(state["votes"])
+            self._setting = wire.decode(state["setting"], limit=wire.KEPT)
             self.number, self.attempt = int(state["number"]), int(state["attempt"])
             self.counted, self.noise = tuple(state["counted"]), set(state["noise"])
-            self._shown, self.reached = int(state["shown"]), bytes(state.get("reached", b""))
+            self._shown, self.reached = int(state["shown"]), bytes(state["reached"])
         setting = schema_from({**self._setting, "columns": None if self._setting["axes"] else self.order.columns})
-        self.counted = self.counted or tuple(sorted({host(n) for n in setting.sites}))
+        self.counted = self.counted or tuple(sorted(setting.sites))
         self._packed = wire.encode(self._setting, limit=wire.KEPT)  # once: it may list all codes, and never changes
         digests = [a.digest() for a in setting.axes]
         names = self._setting.get("alignment")
@@ -211,15 +207,12 @@ class Coordinator(SiteRegistry):
     def _sum(self, step: Step) -> Script[None]:
         """One sum that the coordinator sees, in as many attempts as it needs."""
         c = self.conductor
-        late = self.order.staleness is not None and step.counts
         while True:
-            sites = self._telling(self.order.sites) if late else (yield from self.roster(step))
-            c.stand(self.order.left(sites, self.counted))
-            step = c.step() or step
+            sites = yield from self.roster(step)
             self.save()  # the attempt is on disk before the first message: a crash never reuses it
             roster = self.order.roster(sites, self.attempt, paid=step.hides)
             roster = c.roster = replace(roster, chain=c.chain)
-            side = self._late(step) if late else self.adder.exchange(COORDINATOR, roster, step, None)
+            side = self.adder.exchange(COORDINATOR, roster, step, None)
             attempt = Attempt(self, sites, side, step)
             yield from attempt.run()
             total = side.result()
@@ -230,10 +223,7 @@ class Coordinator(SiteRegistry):
                 raise self.lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
             self.again(attempt, f"round {step.round}, step {step.name!r}")
         members = side.members if isinstance(side, Collecting) else tuple(sites)
-        entered = side.entered if isinstance(side, AsyncRound) else dict.fromkeys(members, (self.number, self.attempt))
-        if isinstance(side, AsyncRound):
-            ages = {s: self.number - number for s, (number, _) in sorted(entered.items())}
-            self.log(event="added", number=self.number, age=ages)
+        entered = dict.fromkeys(members, (self.number, self.attempt))
         opened = c.commit(step, total, entered=entered, words=side.opened if isinstance(side, Opening) else None)
         assert opened is not None
         if step.counts:
@@ -254,12 +244,6 @@ class Coordinator(SiteRegistry):
                 hint=f"the sites' own logs (events.jsonl) say why; then: {self.resume}",
             )
 
-    def _late(self, step: Step) -> AsyncRound:
-        assert isinstance(self.adder, Plain)
-        bound = self.order.staleness or 0
-        self._steps = {n: s for n, s in self._steps.items() if n >= self.number - bound} | {self.number: step}
-        return AsyncRound(self.adder, self._steps, self.number, max(1, self.order.least), bound)
-
     def taken(self, opened: Opened, public: object = None) -> None:
         """A sum counts: what others need for it is on disk before the next one begins."""
         self.settle()
@@ -271,37 +255,44 @@ class Coordinator(SiteRegistry):
         self.totals.prune(min(known, default=0))
 
     def roster(self, step: Step | None) -> Script[tuple[str, ...]]:
-        """Sites for the next attempt: whoever is ready; a site that came back joins here. Waits for the quorum.
+        """Wait for the sites of the next attempt and return them. A site that came back joins here.
 
-        An exact secure sum is taken over the sites of the one before, see :meth:`StudyOrder.may_count`; so is one of peers.
+        An exact secure sum and a sum of peers need every site of the sum before: near convergence a contribution hardly
+        changes, so that of a site that left would be the difference of two totals, to three digits.
         """
-        order, begin, need = self.order, self.now, set(self.counted)
-        frozen = step is None or (order.secure and not step.hides and order.lost != "show")
-        while True:
-            ready = self._telling(tuple(s for s in self.ready() if self.fits(s)))
-            over, gone = self.now - begin > order.deadline, need - set(ready)
-            if frozen and not gone:
-                return tuple(sorted(need))
-            if frozen and (over or gone & set(self.refused)):
-                rest = tuple(sorted(need - gone))
-                if (over or gone <= set(self.refused)) and order.may_count(rest, need) and len(rest) >= order.least:
-                    self.log(event="left", number=self.number, sites=sorted(gone))
-                    return rest
-                if over or order.lost == "wait":
-                    names = ", ".join(repr(s) for s in sorted(gone))
-                    raise self.lost(f"sum {self.number}: a sum of this kind waits for all who began, and for {names}")
-            elif not frozen:
-                # A site that is merely silent for a moment stays on a plain roster: it is asked again when it answers.
-                silent = {s for s, x in self.lines.items() if x.fits and self.state(s) == "lost"} - set(self.refused)
-                wanted = ready if order.secure else tuple(s for s in order.sites if s in ready or s in silent)
-                loading = any(self.state(s) == "loading" for s in order.sites if s not in self.refused)
-                if len(ready) >= max(1, order.least) and (over or not loading):
-                    return wanted
-                if not order.secure and len(wanted) >= max(1, order.least):
-                    return wanted
-                if over:
-                    raise self.lost(f"{len(ready)} sites are there after {order.deadline:g} s")
+        begin = self.now
+        choose = self._quorum if step is not None and not (self.order.secure and not step.hides) else self._everyone
+        while (sites := choose(over=self.now - begin > self.order.deadline)) is None:
             yield
+        return sites
+
+    def _ready_to_sum(self) -> tuple[str, ...]:
+        return self._telling(tuple(s for s in self.ready() if self.fits(s)))
+
+    def _everyone(self, *, over: bool) -> tuple[str, ...] | None:
+        """Return the sites of the sum before once all of them are ready. Stop the run if one refused or time is up."""
+        missing = set(self.counted) - set(self._ready_to_sum())
+        if not missing:
+            return tuple(sorted(self.counted))
+        if over or missing & set(self.refused):
+            names = ", ".join(repr(s) for s in sorted(missing))
+            raise self.lost(f"sum {self.number}: a sum of this kind waits for all who began, and for {names}")
+        return None
+
+    def _quorum(self, *, over: bool) -> tuple[str, ...] | None:
+        """Return the sites that are ready once they are enough. Stop the run if time is up."""
+        order, ready, least = self.order, self._ready_to_sum(), max(1, self.order.least)
+        # A site that is merely silent for a moment stays on a plain roster: it is asked again when it answers.
+        silent = {s for s, x in self.lines.items() if x.fits and self.state(s) == "lost"} - set(self.refused)
+        listed = ready if order.secure else tuple(s for s in order.sites if s in ready or s in silent)
+        loading = any(self.state(s) == "loading" for s in order.sites if s not in self.refused)
+        if len(ready) >= least and (over or not loading):
+            return listed
+        if not order.secure and len(listed) >= least:
+            return listed
+        if over:
+            raise self.lost(f"{len(ready)} sites are there after {order.deadline:g} s")
+        return None
 
     def _telling(self, ready: tuple[str, ...]) -> tuple[str, ...]:
         """Without those who do not say what they know of the others' books, where enough are left: nobody sums with them."""
@@ -330,12 +321,12 @@ class Coordinator(SiteRegistry):
         return out
 
     def _state_after(self, number: int) -> object | None:
-        return wire.pack(self.conductor.base) if number == self.number - 1 else self.totals.state(number)
+        return wire.pack(self.conductor.public) if number == self.number - 1 else self.totals.state(number)
 
     def voted(self, site: str, number: int, vote: bytes) -> bool:
-        """Whether a site's vote is one for the sums that led here; asynchronous ones, and an agreement on codes, have none."""
+        """Whether a site's vote is one for the sums that led here. An agreement on codes has none."""
         chain = self.reached if self.order.peers else self.conductor.chain if number != ALIGN else b""
-        if number == ALIGN or self.order.staleness is not None or not chain:
+        if number == ALIGN or not chain:
             return True
         keys = {site: self.keys[site]}
         return certificate.count_votes({site: vote}, keys, self.order.digest, number, chain) == 1

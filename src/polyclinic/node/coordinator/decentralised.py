@@ -17,14 +17,14 @@ __all__ = ["DecentralisedRound"]
 
 
 class DecentralisedRound:
-    """One sum after the other, of a driver that sees no total."""
+    """One sum after the other, of a coordinator that sees no total."""
 
-    def __init__(self, driver: Coordinator) -> None:
-        self.driver = driver
+    def __init__(self, coordinator: Coordinator) -> None:
+        self.coordinator = coordinator
 
     def sum(self) -> Script[bool]:
         """One sum; False when there is none left to take."""
-        d = self.driver
+        d = self.coordinator
         found = self._held()  # after a crash: every site holds the finished sum, so it counts, and nobody pays twice
         while not found:
             sites = yield from d.roster(None)
@@ -50,7 +50,7 @@ class DecentralisedRound:
 
         The sites' votes for the sums before it may be lost with the coordinator that had them, so they say them again.
         """
-        d = self.driver
+        d = self.coordinator
         here = {s: h for s in d.counted if (h := d.lines[s].here) is not None and h.prepared and h.chain}
         keys = {h.prepared for h in here.values()}
         key = keys.pop() if len(keys) == 1 and len(here) == len(d.counted) else None

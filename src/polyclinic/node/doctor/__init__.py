@@ -1,1 +1,1 @@
-"""What is wrong with a node and what to do: probes of processes, disk, certificates, data."""
+"""Diagnose a node: processes, disk, certificates, clock, data."""

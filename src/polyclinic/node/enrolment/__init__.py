@@ -1,1 +1,1 @@
-"""Who takes part in a federation: authority, invites, joining, renewal, keys born at the site."""
+"""Membership of a federation: certificate authority, invitations, joining, renewal."""

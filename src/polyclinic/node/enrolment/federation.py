@@ -27,6 +27,7 @@ from polyclinic.node.enrolment.provisioning import approve_zip, describe_authori
 from polyclinic.node.flare.startup_files import ADMIN, PROJECT, admin_kit, server_kit
 from polyclinic.node.signed_study import StudyOrder, make_order
 from polyclinic.protocol.wire.sealed import Identity, digest
+from polyclinic.util.file_format import FORMAT
 
 __all__ = ["approve", "approve_site", "found", "reject", "revoke_on_file", "roster", "sign_study", "waiting"]
 
@@ -92,8 +93,8 @@ def found(
         place = folder.server if kind == "server" else folder.admin
         options: dict[str, Any] = {"port": port} if kind == "server" else {}
         write(place, host=host, admin_port=admin_port, texts=texts, **options)
-    settings = {"project": PROJECT, "host": host, "port": port, "admin_port": admin_port, "enrol_port": enrol_port}
-    write_json(folder.settings, settings)
+    ports_by_use = {"port": port, "admin_port": admin_port, "enrol_port": enrol_port}
+    write_json(folder.settings, {"format": FORMAT, "project": PROJECT, "host": host, **ports_by_use})
     return [invite(folder, n, days=days) for n in sites]
 
 
@@ -197,7 +198,9 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> StudyOrder:
     from polyclinic.protocol.aggregators import by_name
     from polyclinic.studies import registry
     from polyclinic.studies.halvings import resolved
+    from polyclinic.studies.run_folder import RunFolder
 
+    folder.read_settings()  # refuses a folder of another format before anything is signed
     sites = folder.approved()
     if not sites:
         raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER SITE")
@@ -215,6 +218,7 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> StudyOrder:
     order = make_order(study, id, {n: s["key"] for n, s in sites.items()}, folder.identity())
     run = private(folder.run(id))
     write_json(run / "order.json", {"order": order.encode()})
-    write_json(run / "study.json", {"study": dict(order.study), "sites": list(order.sites)})  # for the live page
+    about = {"study": dict(order.study), "sites": list(order.sites)}
+    RunFolder(run).write_json(run / "study.json", about)  # for the live page
     append_event(folder.events, event="signed", study=id, sites=list(sites))
     return order

@@ -17,6 +17,7 @@ from polyclinic.config import Node
 from polyclinic.errors import ConfigError
 from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.tensors.io import atomic
+from polyclinic.util.file_format import check_format
 
 __all__ = [
     "FULL",
@@ -187,8 +188,11 @@ class CoordinatorFolder:
         return self.path / "runs" / id
 
     def read_settings(self) -> dict[str, Any]:
-        """What `coordinator init` wrote."""
-        return read_json(self.settings, "polyclinic coordinator init FOLDER --site NAME ...")
+        """Read what `coordinator init` wrote."""
+        value = read_json(self.settings, "polyclinic coordinator init FOLDER --site NAME ...")
+        todo = "run `polyclinic coordinator init` with a new folder, and let every site leave and join again"
+        check_format(value, f"coordinator folder {self.path}", todo)
+        return value
 
     def approved(self) -> dict[str, dict[str, Any]]:
         """Sites by name, revoked ones left out."""
@@ -238,8 +242,11 @@ class SiteFolder:
         return self.studies / digest[:32]
 
     def read_invite(self) -> dict[str, Any]:
-        """The invite, or what to do first."""
-        return read_json(self.invite, "polyclinic site join INVITE --node node.toml")
+        """Read the invite that was accepted, or say what to do first."""
+        value = read_json(self.invite, "polyclinic site join INVITE --node node.toml")
+        todo = f"run `polyclinic site leave --node {self.node_path}`, then join again with a new invite"
+        check_format(value, f"the kit of site {self.node.name!r}", todo)
+        return value
 
     def identity(self) -> Identity:
         """The site's signing key."""

@@ -37,6 +37,7 @@ from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.gate.owner_rules import ledger_of, outbox_of, policy_of
 from polyclinic.privacy.ledger.entries import Accept, Refuse, Withdraw
 from polyclinic.protocol.wire.sealed import Identity, digest
+from polyclinic.util.file_format import FORMAT
 
 __all__ = [
     "complete",
@@ -71,10 +72,10 @@ def request(folder: SiteFolder, invite_file: Path) -> tuple[Path, dict[str, str]
     policy_of(folder.node)
     private(folder.path)
     if folder.invite.exists():
-        before = read_json(folder.invite)
+        before = folder.read_invite()
         if any(before.get(k) != invite[k] for k in ("authority", "coordinator", "site")):
             raise ConfigError(f"{folder.node.name!r} has joined another federation", hint="polyclinic site leave first")
-    write_json(folder.invite, invite)
+    write_json(folder.invite, {**invite, "format": FORMAT})
     if not (folder.path / "identity.key").exists():
         write_key(folder.path / "identity.key", Identity.generate(folder.node.name)._key.private_bytes_raw())
     path = folder.path / f"{folder.node.name}.request.json"

@@ -248,6 +248,7 @@ def state_of(folder: CoordinatorFolder, order: StudyOrder) -> dict[str, object]:
 
 def order_of(folder: CoordinatorFolder, study: str) -> StudyOrder:
     """The signed order of a study: by its number, or by the only unfinished one that its name fits."""
+    folder.read_settings()  # refuses a folder of another format
     names = [r["study"] for r in _runs(folder)]
     fits = [n for n in names if n == study] or [n for n in names if n.startswith(study)]
     if len(fits) > 1:

@@ -84,7 +84,7 @@ def read_certified(folder: Path) -> Certified | None:
     sums, chain = int(value["sums"]), bytes.fromhex(value["chain"])
     votes = {s: bytes.fromhex(v) for s, v in value["votes"].items()}
     held = tuple(s for s, v in sorted(votes.items()) if count_votes({s: v}, keys, value["order"], sums, chain) == 1)
-    return Certified(held, int(value["sites"]), int(value["needed"]), value["staleness"])
+    return Certified(held, int(value["sites"]), int(value["needed"]))
 
 
 def read_model(folder: Path, order: StudyOrder) -> Any:

@@ -32,6 +32,7 @@ def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
         raise ConfigError(
             f"{folder.node.name!r} has not joined yet", hint="polyclinic site join INVITE --node node.toml"
         )
+    host = str(folder.read_invite()["host"])
     end(recorded(folder.pids, "worker-*.json"))  # orphans of an earlier life
     paper = certificate(Papers.of(folder.workspace / "startup"), folder.node.name)
     if paper.state != "ok":
@@ -40,7 +41,7 @@ def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
     argv = ["-m", "polyclinic.node.flare.serve", "client", str(folder.workspace.resolve()), folder.node.name]
     env = {
         **os.environ,
-        **grpc_environment(str(folder.read_invite()["host"])),
+        **grpc_environment(host),
         NODE: str(folder.node_path),
         "OMP_NUM_THREADS": os.environ.get("OMP_NUM_THREADS", "1"),
     }
@@ -76,54 +77,54 @@ def status(folder: SiteFolder) -> dict[str, Any]:
         return {"site": folder.node.name, "state": "not joined", **none}
     invite = folder.read_invite()
     up = alive(Recorded.read(folder.pids / "client.json"))
-    workers = [p.pid for p in recorded(folder.pids, "worker-*.json") if alive(p)]
-    found = studies(folder)
-    log: list[dict[str, Any]] = read_events(folder.events)
+    asked, log = studies(folder), read_events(folder.events)
     probes, near = acceptance(folder) if joined(folder) else [], nearby(folder)
-    bad, here = first_fault(probes), first_fault(near)
-    line = {p.name: p for p in probes}
-    state = "running" if up else "stopped" if joined(folder) else "waiting for the coordinator's approval"
-    outside = "coordinator" in line and line["coordinator"].outside  # it may come back: the client goes on trying
-    if up and bad is not None and not (bad.name == "coordinator" and outside):
-        state = "not accepted"
-    wrong = in_fault(log)
-    if state == "running" and here is not None:
-        state = {"disk": "no room on the disk", "data": "data away"}[here.name]
-    elif state == "running" and wrong:
-        state = f"study {sorted(wrong.values())[0]}"
+    unaccepted, away, wrong = first_fault(probes), first_fault(near), in_fault(log)
+    line = next((p for p in probes if p.name == "coordinator"), None)
+    problems = (*probes, *near, *_studies(log, wrong))
     return {
         "site": folder.node.name,
-        "state": state,
+        "state": _state(folder, up, unaccepted, away, wrong),
         "process": up,
-        "workers": workers,
+        "workers": [p.pid for p in recorded(folder.pids, "worker-*.json") if alive(p)],
         "coordinator": {
             "host": invite["host"],
             "port": invite["port"],
-            "reachable": "coordinator" in line and line["coordinator"].state == "ok",
+            "reachable": line is not None and line.state == "ok",
         },
         "problems": [
-            p.to_json()
-            for p in (*probes, *near, *_studies(log, wrong))
-            if p.state == "fault" or (p.name, p.state) == ("certificate", "warning")
+            p.to_json() for p in problems if p.state == "fault" or (p.name, p.state) == ("certificate", "warning")
         ],
-        "not_pinned": sorted({n for s in found for n in unpinned(folder, s)}),
-        "studies": found,
-        "refused": [s["study"] for s in found if s["state"] == "refused"],
+        "not_pinned": sorted({n for s in asked for n in unpinned(folder, s)}),
+        "studies": asked,
+        "refused": [s["study"] for s in asked if s["state"] == "refused"],
         "in_fault": wrong,
-        "waiting_for_owner": [s["study"] for s in found if s["state"] == "waiting"]
+        "waiting_for_owner": [s["study"] for s in asked if s["state"] == "waiting"]
         + [p.id for _, p in pending(folder)],
         "last_event": log[-1] if log else None,
         "log": str(Path(folder.events)),
-        "exit": 4
-        if "refused" in wrong.values()
-        else 5
-        if wrong or bad is not None or not up
-        else 0
-        if here is None
-        else 3
-        if here.name == "data"
-        else 5,
+        "exit": _exit_code(up, unaccepted, away, wrong),
     }
+
+
+def _state(folder: SiteFolder, up: bool, unaccepted: Probe | None, away: Probe | None, wrong: Mapping[str, str]) -> str:
+    """Say in a few words how the site stands."""
+    if not up:
+        return "stopped" if joined(folder) else "waiting for the coordinator's approval"
+    # A coordinator that is away may come back: the client goes on trying.
+    if unaccepted is not None and not (unaccepted.name == "coordinator" and unaccepted.outside):
+        return "not accepted"
+    if away is not None:
+        return {"disk": "no room on the disk", "data": "data away"}[away.name]
+    return f"study {sorted(wrong.values())[0]}" if wrong else "running"
+
+
+def _exit_code(up: bool, unaccepted: Probe | None, away: Probe | None, wrong: Mapping[str, str]) -> int:
+    if "refused" in wrong.values():
+        return 4
+    if wrong or unaccepted is not None or not up:
+        return 5
+    return 0 if away is None else 3 if away.name == "data" else 5
 
 
 def _studies(log: Sequence[Mapping[str, Any]], wrong: Mapping[str, str]) -> list[Probe]:

@@ -1,4 +1,4 @@
-"""FLARE's own files: kits of server, administrator and site, written so that a site refuses code (ENGINE part F)."""
+"""FLARE's own files: kits of server, administrator and site, written so that a site refuses code."""
 
 from __future__ import annotations
 

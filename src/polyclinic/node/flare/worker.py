@@ -78,7 +78,7 @@ class Worker:
         try:
             with one_thread():
                 if not self.study.over():
-                    self.study.sit(admit(self.order, self.folder, self.study.wait))
+                    self.study.take_part(admit(self.order, self.folder, self.study.wait))
         except Exception as e:  # whatever it was, the coordinator learns only that this site cannot take part
             self.study.refuse(e)
 

@@ -1,1 +1,1 @@
-"""A hospital's half of a study: answers the coordinator, follows the chain, keeps its own record."""
+"""A hospital's side of a study: answer the coordinator and check every update."""

@@ -22,9 +22,9 @@ class SiteContext:
     """Everything a site needs for a study that it has agreed to."""
 
     method: Method
-    sites: dict[str, Site]  # by node; one, unless the study has several nodes at a site
+    site: Site
     adder: Aggregator
-    doors: dict[str, ReleaseGate]
+    gate: ReleaseGate
     setting: dict[str, Any]  # what is public about this site: shape, codes, their digests
     min_sites: int = 1  # the owner's floor for every secure sum, and for agreeing on codes
     max_numbers: int = 2**22  # of one release, and of the model
@@ -39,11 +39,11 @@ class SiteContext:
 class Aligner(Protocol):
     """How a site agrees with the others on codes before the first sum."""
 
-    def side(self, seat: SiteContext, roster: Roster) -> Exchange:
+    def side(self, context: SiteContext, roster: Roster) -> Exchange:
         """The site's mailbox."""
 
     def agreed(self, side: Exchange, attempt: int) -> dict[str, object]:
         """What was agreed on, to be kept."""
 
-    def apply(self, agreed: Mapping[str, object], seat: SiteContext) -> SiteContext:
+    def apply(self, agreed: Mapping[str, object], context: SiteContext) -> SiteContext:
         """The site on the common codes."""

@@ -6,23 +6,60 @@ A letter that comes before its sum opens is kept, within limits for each neighbo
 
 from __future__ import annotations
 
+import hashlib
 from collections import Counter, deque
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Final
 
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
 from polyclinic.errors import MessageRefused, PolyclinicError
 from polyclinic.node.messages import Key
-from polyclinic.node.signed_study import COORDINATOR, StudyOrder, host
-from polyclinic.node.site.batch import open_batch, seal_batch
+from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.protocol.interfaces import Exchange, Message, Step
 from polyclinic.protocol.wire import encoding as wire
-from polyclinic.protocol.wire.sealed import octets
+from polyclinic.protocol.wire.sealed import digest, octets
 
-__all__ = ["Inbox", "Open"]
+__all__ = ["Inbox", "Open", "open_batch", "seal_batch"]
 
-EARLY: Final = 64  # letters from one node to another that are kept before their sum opens ...
-BYTES: Final = wire.LIMIT  # ... and bytes of them from one site, for each node that a site hosts
+SIGNATURE: Final = 64
+
+
+def _signed(order: str, sender: str, to: str, body: bytes | memoryview) -> bytes:
+    return digest(["polyclinic/batch/1", order, sender, to, hashlib.sha256(body).digest()])
+
+
+def seal_batch(sign: Callable[[bytes], bytes], order: str, sender: str, to: str, letters: Sequence[bytes]) -> bytes:
+    """Letters to one site, signed by the sender for it and for this order."""
+    body, name = wire.encode(list(letters)), sender.encode()
+    return b"".join([bytes([len(name)]), name, sign(_signed(order, sender, to, body)), body])
+
+
+def open_batch(data: bytes, keys: Mapping[str, str], order: str, me: str) -> tuple[str, memoryview]:
+    """Who signed a batch for this site and order, and its body, not read yet; refused where nobody of the order did.
+
+    Parameters
+    ----------
+    keys
+        Verification keys of the order's parties, hexadecimal.
+    """
+    if len(data) > wire.LIMIT + 512:
+        raise MessageRefused(f"letters of {len(data):,} bytes exceed the limit of {wire.LIMIT:,}")
+    end = 1 + (data[0] if data else 0)
+    body = memoryview(data)[end + SIGNATURE :]
+    try:
+        sender = data[1:end].decode()
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(keys[sender]))
+        key.verify(data[end : end + SIGNATURE], _signed(order, sender, me, body))
+    except (InvalidSignature, KeyError, ValueError):
+        raise MessageRefused("letters that no site of this study signed for this one") from None
+    return sender, body
+
+
+EARLY: Final = 64  # letters from one site that are kept before their sum opens ...
+BYTES: Final = wire.LIMIT  # ... and bytes of them
 
 
 @dataclass(frozen=True)
@@ -31,7 +68,7 @@ class Open:
 
     key: Key
     steps: frozenset[tuple[int, str]]  # rounds and names under which its letters go
-    sides: dict[str, Exchange]  # by node
+    side: Exchange
     step: Step | None = None  # of a sum
 
 
@@ -61,17 +98,16 @@ class Inbox:
     ) -> None:
         self.order, self.me, self.sign, self.post, self.log, self.count = order, me, sign, post, log, count
         self.protocol = ""  # name and version of the method, once the site takes part
-        self.nodes: Collection[str] = ()  # that live here
         self.open: Open | None = None
         self.dropped = 0
         self._out: list[bytes] = []  # letters that wait for the coordinator
         self.early: deque[Message] = deque()
-        self._weight: Counter[str] = Counter()  # of early letters: how many from whom to whom, and bytes by site
+        self._weight: Counter[str] = Counter()  # bytes of early messages by site
 
     def start(self, now: Open) -> None:
         """Open an exchange; letters of it that were there before are read."""
         self.open, self._out = now, []
-        out = [m for side in now.sides.values() for m in side.start()]
+        out = now.side.start()
         early, self.early = [m for m in self.early if self._fits(m)], deque()
         self._weight.clear()
         for m in early:
@@ -81,7 +117,7 @@ class Inbox:
     def mail(self, letters: tuple[bytes, ...], late: bool) -> None:
         """Letters that the coordinator brought; ``late``: who has not written by now is late."""
         assert self.open is not None
-        out = [m for side in self.open.sides.values() for m in side.deadline()] if late else []
+        out = self.open.side.deadline() if late else []
         for raw in letters:
             out += self._receive(wire.decode_message(raw, self.protocol))
         self._dispatch(out)
@@ -89,13 +125,13 @@ class Inbox:
     def put(self, data: bytes) -> None:
         """A batch of letters from a neighbour; never raises."""
         try:
-            if not self.nodes:
+            if not self.protocol:
                 return
             sender, body = self._opened(data)
             out: list[Message] = []
             for raw in wire.decode(body):
                 m = wire.decode_message(octets(raw), self.protocol)
-                if host(m.sender) != sender:
+                if m.sender != sender:
                     raise MessageRefused(f"{sender!r} sent a letter under the name of {m.sender[:100]!r}")
                 if self._fits(m):
                     out += self._receive(m)
@@ -136,9 +172,9 @@ class Inbox:
     def _receive(self, m: Message) -> list[Message]:
         assert self.open is not None
         try:
-            if m.to not in self.open.sides:
+            if m.to != self.me:
                 raise MessageRefused(f"a letter to {m.to!r}, who is not here")
-            return self.open.sides[m.to].receive(m)
+            return self.open.side.receive(m)
         except MessageRefused as e:
             self._drop(e.what)
             return []
@@ -149,25 +185,19 @@ class Inbox:
             self.log(event="message refused", study=self.order.id, what=what)
 
     def _keep(self, m: Message, size: int) -> None:
-        site, pair = host(m.sender), f"{m.sender} {m.to}"
-        if site not in self.order.sites or site == self.me or m.to not in self.nodes:
+        site = m.sender  # one of the order: it signed the batch
+        if m.to != self.me:
             raise MessageRefused("a letter of a stranger, or to one")
-        if self._weight[pair] >= EARLY or self._weight[site] + size > BYTES * self.order.per_site:
+        if sum(e.sender == site for e in self.early) >= EARLY or self._weight[site] + size > BYTES:
             raise MessageRefused(f"too many letters of {site!r} before their sum opens")
-        self._weight[pair] += 1
         self._weight[site] += size
         self.early.append(m)
 
     def _dispatch(self, out: list[Message]) -> None:
         """Letters to neighbours go out, one batch for each host; letters to the coordinator wait for its next ask."""
         batches: dict[str, list[bytes]] = {}
-        queue = deque(out)
-        while queue:
-            m = queue.popleft()
-            if host(m.to) == self.me:  # two nodes under one roof
-                queue.extend(self._receive(m))
-            else:
-                batches.setdefault(host(m.to), []).append(wire.encode_message(m, self.protocol))
+        for m in out:
+            batches.setdefault(m.to, []).append(wire.encode_message(m, self.protocol))
         self._out += batches.pop(COORDINATOR, [])
         for to, letters in sorted(batches.items()):
             self.count("sent", sum(map(len, letters)))

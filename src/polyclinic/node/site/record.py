@@ -34,7 +34,7 @@ class Mark:
     prepared: Key | None = None  # the sum that it contributed to last; the opened total says whether it entered
     entered: dict[Key, str] = field(default_factory=dict)  # secure sums: attempts, and with whom
     signed: dict[int, tuple[Promise, ...]] = field(default_factory=dict)  # secure sums: lists of survivors, by number
-    begun: tuple[str, ...] = ()  # nodes of the sites that began
+    begun: tuple[str, ...] = ()  # sites that began
     counted: tuple[str, ...] = ()  # sites in the last exact sum
     fold: Mapping[str, object] | None = None  # public state, number and chain
     after: Mapping[str, Any] | None = None  # peers: the same after the prepared sum, once it is known here
@@ -84,15 +84,15 @@ class Record:
     def _private(self, key: Key | None) -> Path:
         return self.home / f"private-{'open' if key is None else f'{key[0]}-{key[1]}'}.ckpt"
 
-    def put(self, key: Key | None, states: object) -> None:
-        """Keep the private states of the site's nodes after a sum; None: those before the first."""
-        wire.save(self._private(key), wire.pack(states))
+    def put(self, key: Key | None, state: object) -> None:
+        """Keep the site's private state after a sum. Key None is the state before the first."""
+        wire.save(self._private(key), wire.pack(state))
 
-    def get(self, key: Key | None, kind: type[object]) -> dict[str, object] | None:
-        """The private states of the site's nodes after a sum, if they were kept."""
+    def get(self, key: Key | None, kind: type[object]) -> object | None:
+        """Return the site's private state after a sum, if it was kept."""
         path = self._private(key)
-        trees = wire.load(path) if path.exists() else None
-        return trees and {n: None if x is None else wire.unpack(kind, x) for n, x in trees.items()}
+        tree = wire.load(path) if path.exists() else None
+        return None if tree is None else wire.unpack(kind, tree)
 
     def prune(self, keys: tuple[Key | None, ...], round_: int) -> None:
         """Forget private states that no sum can go back to, and releases that nobody can ask for again."""

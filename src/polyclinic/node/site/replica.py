@@ -13,7 +13,7 @@ from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.secure.masked import Masked, read
 from polyclinic.errors import DataError, MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.node.messages import Answer, EndStudy, Key, OutOfDate, StateMismatch, SumRequest
-from polyclinic.node.signed_study import StudyOrder, host
+from polyclinic.node.signed_study import StudyOrder
 from polyclinic.node.site.context import SiteContext
 from polyclinic.node.site.record import Mark, Record
 from polyclinic.protocol.interfaces import Contribution, Roster, Schema, Step, Total
@@ -43,38 +43,43 @@ class SiteReplica:
         self.order, self.identity, self.record, self.me = order, identity, record, identity.name
         self.mark = Mark()
         self.fold: PublicState | None = None  # this site's own; a Conductor where there is no coordinator's
-        self.parties: dict[str, SiteParty] = {}  # by node
-        self._seat: SiteContext | None = None
-        self._states: dict[str, object] = {}  # private states if the prepared sum enters
+        self._context: SiteContext | None = None
+        self._party: SiteParty | None = None
+        self._prepared: object = None  # private state if the prepared sum enters
 
     @property
-    def seat(self) -> SiteContext:
-        """What the site brought."""
-        assert self._seat is not None
-        return self._seat
+    def context(self) -> SiteContext:
+        """What the site brings to the study."""
+        assert self._context is not None
+        return self._context
+
+    @property
+    def party(self) -> SiteParty:
+        """The site's data behind its release gate."""
+        assert self._party is not None
+        return self._party
 
     @property
     def number(self) -> int:
         """Sums folded here."""
         return 0 if self.fold is None else self.fold.number
 
-    def _sit(self, seat: SiteContext) -> None:
-        self._seat = seat
-        self.parties = {n: SiteParty(seat.method, s, seat.adder, seat.doors[n]) for n, s in seat.sites.items()}
+    def _use(self, context: SiteContext) -> None:
+        self._context = context
+        self._party = SiteParty(context.method, context.site, context.adder, context.gate)
 
     def _restore(self) -> bool:
         """Go on where a process before this one was; False if there was none."""
-        found = self.record.read()
-        if found is None:
+        mark = self.record.read()
+        if mark is None:
             return False
-        self.mark = found
-        kind = self.seat.method.Private
-        for node, state in (self.record.get(found.committed, kind) or {}).items():
-            self.parties[node].private = state
-        if found.prepared is not None:
-            self._states = self.record.get(found.prepared, kind) or {}
-        if found.fold is not None:
-            self._begin(found.begun).restore(found.fold)
+        self.mark = mark
+        kind = self.context.method.Private
+        self.party.private = self.record.get(mark.committed, kind)
+        if mark.prepared is not None:
+            self._prepared = self.record.get(mark.prepared, kind)
+        if mark.fold is not None:
+            self._begin(mark.begun).restore(mark.fold)
         return True
 
     def _save(self) -> None:
@@ -83,34 +88,33 @@ class SiteReplica:
 
     # ---- what was taken since
 
-    def _begin(self, nodes: tuple[str, ...]) -> PublicState:
+    def _begin(self, sites: tuple[str, ...]) -> PublicState:
         """The fold from its start; who begins is said once, and is the same ever after."""
         if self.fold is not None:
-            if nodes != self.mark.begun:
+            if sites != self.mark.begun:
                 raise ProtocolMismatch(f"study {self.order.id!r} began with other sites")
             return self.fold
-        order, seat, mine = self.order, self.seat, self.seat.setting
-        hosts = {host(n) for n in nodes}
-        if nodes != order.nodes(hosts) or not hosts <= set(order.sites) or len(hosts) < order.least:
+        order, context, mine = self.order, self.context, self.context.setting
+        if sites != tuple(sorted(set(sites) & set(order.sites))) or len(sites) < order.least:
             raise MessageRefused(
-                f"a study that begins with {len(nodes)} nodes, of which the order knows not all, or too few"
+                f"a study that begins with {len(sites)} sites, of which the order knows not all, or too few"
             )
-        axes = () if seat.method.needs == "features" else next(iter(seat.sites.values())).counts().axes[1:]
-        setting = Schema(tuple(mine["shape"]), tuple(axes), nodes, None if axes else order.columns)
-        numbers = seat.method.params.columns * sum(setting.shape)
-        if numbers > seat.max_numbers:  # asked before a model of that size is made here
+        axes = () if context.method.needs == "features" else context.site.counts().axes[1:]
+        setting = Schema(tuple(mine["shape"]), tuple(axes), sites, None if axes else order.columns)
+        numbers = context.method.params.columns * sum(setting.shape)
+        if numbers > context.max_numbers:  # asked before a model of that size is made here
             raise PolicyRefusal(
-                f"study {order.id!r} asks for a model of {numbers:,} numbers; this site allows {seat.max_numbers:,}"
+                f"study {order.id!r} asks for a model of {numbers:,} numbers; this site allows {context.max_numbers:,}"
             )
-        chain = certificate.root(order.digest, mine["shape"], mine["digests"], mine.get("alignment"), nodes)
-        roster = order.roster(nodes, 0)
+        chain = certificate.root(order.digest, mine["shape"], mine["digests"], mine.get("alignment"), sites)
+        roster = order.roster(sites, 0)
         self.fold = (
-            CoordinatorState(seat.method, setting, seat.adder, roster, chain=chain)
+            CoordinatorState(context.method, setting, context.adder, roster, chain=chain)
             if order.peers
-            else PublicState(seat.method, setting, seat.adder.noise_share(roster), chain)
+            else PublicState(context.method, setting, context.adder.noise_share(roster), chain)
         )
         self.fold.begin()
-        self.mark.begun, self.mark.counted = nodes, self.mark.counted or tuple(sorted(hosts))
+        self.mark.begun, self.mark.counted = sites, self.mark.counted or sites
         return self.fold
 
     def _follow(self, ask: SumRequest | EndStudy) -> Answer | None:
@@ -121,7 +125,6 @@ class SiteReplica:
             for opened in ask.opened:
                 if opened.number < fold.number:
                     continue
-                fold.stand(self.order.left(opened.entered, self.mark.counted))
                 step = fold.step()
                 if opened.number > fold.number or step is None:
                     return OutOfDate(fold.number)
@@ -139,15 +142,14 @@ class SiteReplica:
                         return StateMismatch(fold.number)
                 if self.order.secure and not step.hides:
                     self.mark.counted = tuple(sorted(opened.entered))
-                if mine is not None:  # otherwise a later sum may count it, in an asynchronous study
+                if mine is not None:
                     self.mark.committed, self.mark.prepared = mine, None
-                    for node, party in self.parties.items():
-                        party.private = self._states[node]
+                    self.party.private = self._prepared
                 self.mark.after = None
         finally:
             # A plain sum that goes on to its contribution is written with it: whoever is killed before folds the same total again,
             # which the coordinator keeps until the next contribution has come.
-            plain = not (self.order.secure or self.order.peers) and self.order.staleness is None
+            plain = not (self.order.secure or self.order.peers)
             if fold.number != number and not (plain and isinstance(ask, SumRequest)):
                 self._save()
         return None
@@ -157,7 +159,7 @@ class SiteReplica:
 
         A site that did not sign that list (it was away) cannot check the tag; it goes on only with the votes of those who could.
         """
-        if (opened.words is not None) != isinstance(self.seat.adder, Masked):
+        if (opened.words is not None) != isinstance(self.context.adder, Masked):
             raise MessageRefused(f"sum {opened.number}: words come with a masked sum, and only then")
         if opened.words is not None:
             members, sites = tuple(sorted(opened.entered)), tuple(opened.sites)
@@ -174,15 +176,15 @@ class SiteReplica:
             made = signed[0] if signed else Promise(opened.attempt, members, sites=len(sites))
             if made.sites != len(sites):  # the unit of the words, which the tag does not cover
                 raise ProtocolMismatch(f"sum {opened.number}: another roster than that of the attempt signed here")
-            share = self.seat.adder.noise_share(self.order.roster(sites, opened.attempt, paid=step.hides))
+            share = self.context.adder.noise_share(self.order.roster(sites, opened.attempt, paid=step.hides))
             opened = replace(opened, total=read(step, share, opened.words, made, checked=bool(signed)))
-        order, adds = self.order, self.seat.adder.adds
-        opened.check(step, order.sites, order.least, order.per_site, adds=adds)
+        order, adds = self.order, self.context.adder.adds
+        opened.check(step, order.sites, order.least, adds=adds)
         return opened
 
     def _check_votes(self, fold: PublicState, votes: Mapping[str, bytes]) -> None:
         """Enough sites were, one sum ago, where this site was: the coordinator tells everybody the same story."""
-        if not fold.number or self.order.staleness is not None:
+        if not fold.number:
             return
         keys = {s: bytes.fromhex(self.order.keys[s]) for s in self.order.sites}
         found = certificate.count_votes(votes, keys, self.order.digest, fold.number - 1, fold.before)
@@ -201,17 +203,17 @@ class SiteReplica:
         before = fold.state()
         if step.counts:
             fold.traffic.payload(self.me, CoordinatorState.payload(step))
-        fold.commit(step, total, entered={host(n): key for n in self.mark.begun})
+        fold.commit(step, total, entered=dict.fromkeys(self.mark.begun, key))
         self.mark.after = fold.state()
         fold.restore(before)
         self._save()
 
     # ---- what leaves next
 
-    def _contributions(self, step: Step, public: object, roster: Roster, number: int) -> dict[str, Contribution]:
-        """What each node releases. Whatever goes wrong in here may depend on data: the owner reads it, others hear a word."""
+    def _contribution(self, step: Step, public: object, roster: Roster, number: int) -> Contribution:
+        """Return what this site releases. Whatever goes wrong in here may depend on data: the owner reads it, others hear a word."""
         try:
-            return {n: p.contribute(step, public, roster, number) for n, p in self.parties.items()}
+            return self.party.contribute(step, public, roster, number)
         except (MessageRefused, ProtocolMismatch) as e:
             raise DataError(e.what, faults=e.faults, hint=e.hint) from None
         except (PolyclinicError, OSError):
@@ -222,7 +224,7 @@ class SiteReplica:
     def _enter(self, key: Key, members: str) -> None:
         """A secure sum is entered once per attempt, and the record of it is on disk before anything leaves.
 
-        Otherwise a coordinator could have the same contribution summed with two sets of sites, and subtract (PRIVACY 3.1).
+        Otherwise a coordinator could have the same contribution summed with two sets of sites, and subtract.
         """
         if key in self.mark.entered:
             raise MessageRefused(
@@ -236,18 +238,18 @@ class SiteReplica:
 
         def keep(made: tuple[Promise, ...]) -> None:
             if exact:
-                self.seat.counts(made[-1].members, True)
+                self.context.counts(made[-1].members, True)
             self.mark.signed = {k: v for k, v in self.mark.signed.items() if k >= number - 1} | {number: made}
             self._save()
 
         return Promises(self.mark.signed.get(number, ()), keep)
 
     def _prepare(self, key: Key, round_: int) -> None:
-        """The private states if this sum enters are on disk, and those that no sum can go back to are gone."""
-        states = {n: p._next for n, p in self.parties.items()}
+        """The private state if this sum enters is on disk, and those that no sum can go back to are gone."""
         if self.mark.committed is None:
-            self.record.put(None, {n: p.private for n, p in self.parties.items()})
-        self.record.put(key, states)
-        self._states, self.mark.prepared, self.mark.after = states, key, None
+            self.record.put(None, self.party.private)
+        self._prepared = self.party._next
+        self.record.put(key, self._prepared)
+        self.mark.prepared, self.mark.after = key, None
         self._save()
         self.record.prune((self.mark.committed, key), round_)

@@ -102,7 +102,7 @@ class SiteStudy(SiteReplica):
         self.reasons: list[str] = []  # the owner's to read
         self.why: Why | None = None  # all that the coordinator hears of them
         self._last: tuple[Done, Status] | None = None  # the study has ended here
-        self._own: SiteContext | None = None  # before codes were agreed on
+        self._unaligned: SiteContext | None = None  # before codes were agreed on
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._life = secrets.token_hex(8)
         self._missing: tuple[str, ...] = ()  # who has not told yet what is known of this site's book
@@ -124,19 +124,19 @@ class SiteStudy(SiteReplica):
         """Whether nothing more leaves in this study: it has ended, or this site takes no part."""
         return self._last is not None or self.stage == "refused"
 
-    def sit(self, seat: SiteContext) -> None:
+    def take_part(self, context: SiteContext) -> None:
         """The site takes part: the owner agreed, the data are read. Goes on where a process before this one was."""
-        self._own = seat
+        self._unaligned = context
         codes = None if self.aligner is None else self.record.codes
-        self._sit(seat if codes is None or self.aligner is None else self.aligner.apply(codes, seat))
+        self._use(context if codes is None or self.aligner is None else self.aligner.apply(codes, context))
         if self._restore():
             self.log(event="restored", study=self.order.id, committed=list(self.mark.committed or ()))
         self.stage = "ready"
         self.log(event="ready", study=self.order.id)
 
-    def _sit(self, seat: SiteContext) -> None:
-        super()._sit(seat)
-        self.box.protocol, self.box.nodes = f"{seat.method.name}/{seat.method.version}", tuple(seat.sites)
+    def _use(self, context: SiteContext) -> None:
+        super()._use(context)
+        self.box.protocol = f"{context.method.name}/{context.method.version}"
 
     def wait(self, reasons: list[str]) -> None:
         """The owner has been asked."""
@@ -166,8 +166,7 @@ class SiteStudy(SiteReplica):
         if self.order.peers and self._after and self.fold is not None:
             out = replace(out, vote=self._vote(self.fold))  # said before, and again: a killed coordinator has lost it
         if full and self.stage == "ready":
-            noise = next(iter(self.seat.doors.values())).noise.label
-            out = replace(out, setting=self.seat.setting, noise=noise)
+            out = replace(out, setting=self.context.setting, noise=self.context.gate.noise.label)
         return out
 
     # ---- asks of the coordinator
@@ -193,7 +192,7 @@ class SiteStudy(SiteReplica):
         if self.watch is None or self._last is not None:  # the study has ended here: nothing leaves any more
             return False
         self.watch.hear(ask.books or b"{}")
-        whom = self.order.sites if self.seat.all_witnesses else [s for s in ask.sites if s in self.order.sites]
+        whom = self.order.sites if self.context.all_witnesses else [s for s in ask.sites if s in self.order.sites]
         missing = self.watch.lacking(whom)
         if missing and missing != self._missing:
             self.log(event="waiting", study=self.order.id, reasons=list(missing))
@@ -219,7 +218,7 @@ class SiteStudy(SiteReplica):
         if isinstance(e, MessageRefused | ProtocolMismatch):
             self.log(event="message refused", study=self.order.id, what=e.what, reasons=list(e.faults))
             return Refused(why_of(e))
-        if isinstance(e, PolyclinicError) and self._seat is not None:
+        if isinstance(e, PolyclinicError) and self._context is not None:
             self.refuse(e)
             return self.here()
         self.log(event="failed", study=self.order.id, error=f"{type(e).__name__}: {e}")
@@ -243,8 +242,8 @@ class SiteStudy(SiteReplica):
     # ---- one sum
 
     def _take(self, ask: SumRequest) -> Answer:
-        seat, order, key = self.seat, self.order, (ask.number, ask.attempt)
-        sites = self._among(ask.sites, max(order.least, seat.min_sites if order.secure else 0))
+        context, order, key = self.context, self.order, (ask.number, ask.attempt)
+        sites = self._among(ask.sites, max(order.least, context.min_sites if order.secure else 0))
         if self.watch is not None:
             self.watch.check(sites)
         if (more := self._fold_on(ask)) is not None:
@@ -256,32 +255,31 @@ class SiteStudy(SiteReplica):
         if ask.number != fold.number:
             return OutOfDate(fold.number)
         self._check_votes(fold, ask.votes)
-        fold.stand(order.left(sites, self.mark.counted))
         step = fold.step()
         if step is None:
             return Letters(vote=self._vote(fold), standing="ended")
-        if step.size > seat.max_numbers:
+        if step.size > context.max_numbers:
             raise PolicyRefusal(
-                f"step {step.name!r} asks for {step.size:,} numbers; this site allows {seat.max_numbers:,}"
+                f"step {step.name!r} asks for {step.size:,} numbers; this site allows {context.max_numbers:,}"
             )
         exact = order.secure and not step.hides
-        if exact and not order.may_count(sites, self.mark.counted):
+        if exact and set(sites) != set(self.mark.counted):
             raise MessageRefused(
                 f"an exact secure sum over {len(sites)} sites, {len(self.mark.counted)} were in the one before: whoever is "
                 "left out of one sum could be computed from it and the one before"
             )
         if exact:  # without a coordinator there is no later moment at which the list is fixed
-            seat.counts(sites, order.peers)
+            context.counts(sites, order.peers)
         roster = replace(order.roster(sites, ask.attempt, paid=step.hides), chain=fold.chain)
         if isinstance(fold, CoordinatorState):
             fold.roster = roster
         if order.secure:
             self._enter(key, digest([list(sites), roster.threshold, sorted([list(e) for e in roster.edges])]).hex())
-        mine = self._contributions(step, fold.public, roster, ask.number)
+        contribution = self._contribution(step, fold.public, roster, ask.number)
         promises = self._promised(ask.number, exact) if order.secure else None
-        sides = {n: seat.adder.exchange(n, roster, step, x, promises=promises) for n, x in mine.items()}
+        side = context.adder.exchange(self.me, roster, step, contribution, promises=promises)
         self._prepare(key, step.round)
-        out = self._opened(Open(key, frozenset({(step.round, step.name)}), sides, step), self._vote(fold))
+        out = self._opened(Open(key, frozenset({(step.round, step.name)}), side, step), self._vote(fold))
         return out if self.watch is None else replace(out, books=self.watch.hear())
 
     def _over(self, ask: SumRequest) -> Answer:
@@ -300,17 +298,15 @@ class SiteStudy(SiteReplica):
 
     def _align(self, ask: SumRequest) -> Answer:
         """Before the first sum: agree with the other sites on codes."""
-        if self.aligner is None or self._own is None or self.record.file.exists():
+        if self.aligner is None or self._unaligned is None or self.record.file.exists():
             raise MessageRefused(f"site {self.me!r} has nothing to align in study {self.order.id!r}, or its codes stay")
-        sites = self._among(ask.sites, max(2, self.order.quorum, self.seat.min_sites))
+        sites = self._among(ask.sites, max(2, self.order.quorum, self.context.min_sites))
         if self.watch is not None:
             self.watch.check(sites)
         keys = {n: bytes.fromhex(self.order.keys[n]) for n in (*sites, COORDINATOR)}
-        side = self.aligner.side(self._own, Roster(sites, threshold=len(sites), attempt=ask.attempt, keys=keys))
+        side = self.aligner.side(self._unaligned, Roster(sites, threshold=len(sites), attempt=ask.attempt, keys=keys))
         self.log(event="aligning", study=self.order.id, how=self.order.alignment)
-        return self._opened(
-            Open((ALIGN, ask.attempt), frozenset((0, f"align {m}") for m in self.order.unlisted), {self.me: side})
-        )
+        return self._opened(Open((ALIGN, ask.attempt), frozenset((0, f"align {m}") for m in self.order.unlisted), side))
 
     # ---- the exchange that is open
 
@@ -352,22 +348,22 @@ class SiteStudy(SiteReplica):
         now = self.box.open
         if now is None or not (self.order.peers or now.step is None):
             return "open"
-        results = [side.result() for side in now.sides.values()]
-        if "burnt" in results:
+        result = now.side.result()
+        if result == "burnt":
             return "burnt"
-        if "pending" in results:
+        if result == "pending":
             return "open"
         if now.step is None:
             assert self.aligner is not None
-            assert self._own is not None
-            agreed = self.aligner.agreed(now.sides[self.me], now.key[1])
-            self._sit(self.aligner.apply(agreed, self._own))
+            assert self._unaligned is not None
+            agreed = self.aligner.agreed(now.side, now.key[1])
+            self._use(self.aligner.apply(agreed, self._unaligned))
             self.record.codes = agreed
             self.log(event="aligned", study=self.order.id)
             self.box.open = None
         elif self.mark.after is None:
-            assert isinstance(results[0], Total)
-            self._reach(now.key, now.step, results[0])
+            assert isinstance(result, Total)
+            self._reach(now.key, now.step, result)
         return "known"
 
     # ---- the end
@@ -378,8 +374,6 @@ class SiteStudy(SiteReplica):
             if (more := self._fold_on(ask)) is not None:
                 return more
             fold = self.fold
-            if fold is not None:
-                fold.stand(left=False)
             if fold is None or fold.step() is not None:
                 raise MessageRefused(f"study {self.order.id!r} is not at its end")
             self._check_votes(fold, ask.votes)
@@ -388,13 +382,13 @@ class SiteStudy(SiteReplica):
                 sign, ledger = self.identity.sign, self.watch.ledger
                 book = StudyExtract.of(ledger, self.me, self.order.digest, sign).pack()
             done = Done(self._vote(fold), fold.state() if self.order.peers else None, book)
-            closed = {n: p.close(fold.public) for n, p in self.parties.items()}
-            kept = {k if len(closed) == 1 else f"{n}/{k}": v for n, part in closed.items() for k, v in part.items()}
             here = self.here(full=True)
-            self.record.end(kept, done, here)
+            self.record.end(self.party.close(fold.public), done, here)
             self._last = (done, here)
             self.log(event="finished", study=self.order.id)
-        for party in self.parties.values():
-            party.door.close("finished")  # the line first, then the data
+        if self._party is None:  # the study had ended before this process began
+            self.ended()
+            return self._last[0]
+        self.party.door.close("finished")  # the line first, then the data
         self.ended()
-        return replace(self._last[0], heads={n: asdict(p.door.ledger.head) for n, p in self.parties.items()})
+        return replace(self._last[0], heads={self.me: asdict(self.party.door.ledger.head)})

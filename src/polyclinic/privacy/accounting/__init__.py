@@ -1,1 +1,1 @@
-"""Differential privacy: events, accountants, budgets, mechanisms and their noise."""
+"""Differential privacy: mechanisms, noise, accountants, budgets."""

@@ -1,4 +1,4 @@
-"""What one release costs, and what it is: the line of the book that is written before it leaves."""
+"""Describe what one release costs and what it is: the line of the ledger that is written before it leaves."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyclinic.errors import LedgerError
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import DiscreteGaussian, Event
 from polyclinic.privacy.facts import PLAIN, AggregatorFacts
-from polyclinic.privacy.release import Adjacency
+from polyclinic.privacy.release import Adjacency, Step
 
 __all__ = ["Charge", "charge_from", "event_from", "events_for", "plain", "versions"]
 
@@ -71,6 +71,15 @@ class Charge:
     release: str = ""
     bytes: str = ""
     versions: Mapping[str, str] = field(default_factory=dict)
+
+    @classmethod
+    def of_step(cls, step: Step, event: Event, **more: Any) -> Charge:
+        """The charge of a release of this step: everything public about it is written."""
+        shapes = {k: tuple(v) for k, v in step.shapes.items()}
+        copied = {
+            name: getattr(step, name) for name in ("how", "counts", "sensitivity", "sites_per_patient", "adjacency")
+        }
+        return cls(round=step.round, step=step.name, event=event, shapes=shapes, **copied, **more)
 
     @property
     def paid(self) -> bool:
@@ -140,24 +149,24 @@ def plain(charge: Charge) -> dict[str, object]:
         "shapes": {k: list(v) for k, v in charge.shapes.items()},
         "versions": dict(charge.versions),
     }
-    known = Charge("", "", 0, "", 0, charge.event)
-    old = ("study", "method", "round", "step", "attempt", "event", "adjacency", "formal", "cohort")
-    return {k: v for k, v in value.items() if k in old or getattr(charge, k) != getattr(known, k)}
+    default = Charge("", "", 0, "", 0, charge.event)
+    always = ("study", "method", "round", "step", "attempt", "event", "adjacency", "formal", "cohort")
+    return {k: v for k, v in value.items() if k in always or getattr(charge, k) != getattr(default, k)}
 
 
 def charge_from(value: Mapping[str, Any]) -> Charge:
     """Inverse of :func:`plain`, for lines of every version."""
-    given = dict(value)
-    given["event"] = event_from(given["event"])
-    if "by" in given:
-        given["by"] = AggregatorFacts(**given["by"])
-    if "shapes" in given:
-        given["shapes"] = {k: tuple(v) for k, v in given["shapes"].items()}
-    made = Charge(**{k: v for k, v in given.items() if k in _FIELDS})
-    if isinstance(made.event, DiscreteGaussian):
-        share = float(made.details.get("share", made.share))
-        return replace(made, event=sum_of_discrete(made.event, share, made.scalars))
-    return made
+    values = {k: v for k, v in value.items() if k in _FIELDS}
+    values["event"] = event_from(values["event"])
+    if "by" in values:
+        values["by"] = AggregatorFacts(**values["by"])
+    if "shapes" in values:
+        values["shapes"] = {k: tuple(v) for k, v in values["shapes"].items()}
+    charge = Charge(**values)
+    if isinstance(charge.event, DiscreteGaussian):
+        share = float(charge.details.get("share", charge.share))
+        return replace(charge, event=sum_of_discrete(charge.event, share, charge.scalars))
+    return charge
 
 
 @cache
@@ -165,10 +174,10 @@ def versions() -> dict[str, str]:
     """The software that a line was written by."""
     from importlib.metadata import PackageNotFoundError, version
 
-    found = {}
+    software = {}
     for name in ("polyclinic", "numpy", "dp-accounting", "opendp"):
         try:
-            found[name] = version(name)
+            software[name] = version(name)
         except PackageNotFoundError:
             continue
-    return found
+    return software

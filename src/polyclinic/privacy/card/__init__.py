@@ -1,1 +1,1 @@
-"""The privacy card of a result, from the ledgers that it depends on."""
+"""The privacy card of a result, made from the ledgers of its sites."""

@@ -1,8 +1,8 @@
-"""The privacy card of a result: what is guaranteed, to whom, under which assumptions, and what is known to go wrong.
+"""Make the privacy card of a result: what is guaranteed, to whom, under which assumptions, and which attacks are known.
 
-A card is made from the lines of the sites' books and from nothing else: every release that the result depends on, those
+A card is made from the lines of the sites' ledgers and from nothing else: every release that the result depends on, those
 that chose its codes or scaled its features included, with the way to add that really ran. It is formal only if EVERY value
-that depends on data was paid for (PRIVACY 3.1): each step has a sensitivity that is a theorem and noise to match, the
+that depends on data was paid for, because one exact value can undo the noise of all others: each step has a sensitivity that is a theorem and noise to match, the
 vocabulary of each mode is public or paid, and what a way to add leaks is charged. Its epsilon is that of the site which
 paid most. An epsilon is never shown without its adjacency, its delta and the kind of guarantee.
 """
@@ -12,7 +12,7 @@ from __future__ import annotations
 import html
 import json
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from typing import Any, Final, Literal, get_args
 
@@ -94,11 +94,11 @@ class Card:
     def headline(self) -> str:
         """One sentence for a clinician."""
         if self.epsilon is None:
-            what = {
+            meaning = {
                 "information-theoretic": "single contributions are hidden; the sums themselves are not protected",
                 "heuristic": "noise was added, but no bound holds for everything that was released",
             }.get(self.guarantee, "no bound on what the released values reveal about a patient")
-            return f"{self.guarantee}: {what}"
+            return f"{self.guarantee}: {meaning}"
         kind = "differential privacy" if self.guarantee == "formal" else "privacy noise"
         assert self.adjacency is not None
         return (
@@ -163,13 +163,13 @@ class Card:
     @classmethod
     def from_dict(cls, value: Mapping[str, Any]) -> Card:
         """Inverse of :meth:`to_dict`."""
-        known = {k: _spelled(v) for k, v in value.items() if k in cls.__dataclass_fields__}
-        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in known.items()}
-        made = cls(**fields)
+        spelled = {k: _spelled(v) for k, v in value.items() if k in cls.__dataclass_fields__}
+        fields: dict[str, Any] = {k: tuple(v) if isinstance(v, list) else v for k, v in spelled.items()}
+        card = cls(**fields)
         for key, allowed in (("guarantee", get_args(Guarantee)), ("adjacency", (None, *get_args(Adjacency)))):
             if fields.get(key) not in allowed:
                 raise DataError(f"{fields.get(key)!r} is no {key} of a privacy card")
-        return made
+        return card
 
 
 def _spelled(value: Any) -> Any:
@@ -189,7 +189,7 @@ def make_card(facts: MethodFacts, happened: ReleaseHistory) -> Card:
     facts
         What is known about the method.
     happened
-        The lines of the books, and what else is public about the run.
+        The lines of the ledgers, and what else is public about the run.
 
     Examples
     --------
@@ -200,90 +200,121 @@ def make_card(facts: MethodFacts, happened: ReleaseHistory) -> Card:
     >>> print(make_card(MethodFacts(), ReleaseHistory.of("trip", [Release(0, Step(1, "factors", {"x": (3,)}, bound=9.0))])).headline)
     none: no bound on what the released values reveal about a patient
     """
-    lines = happened.lines
-    sums = _sums(lines)
-    paid = [c for c in lines if c.paid]
-    unpaid = sorted({c.step for c in lines if not c.paid})
-    each = not sums or any(s.reveals == "each" for s in sums)
+    e = _Evidence(happened)
     base = Card(
         method=happened.method,
         guarantee="none",
-        aggregation=", ".join(s.name for s in sums) or "plain",
+        aggregation=", ".join(s.name for s in e.sums) or "plain",
         releases=happened.releases,
-        saw=_saw(lines, sums),
-        attacks=_known(facts, lines, each),
+        saw=_saw(e.lines, e.sums),
+        attacks=_attacks(facts, e),
         reasons=(*_lost(happened), *_differ(happened)),
-        books=_books(happened),
+        books=_signers(happened),
         agreement="" if happened.certified is None else str(happened.certified),
     )
-    if not paid:
-        return _without_noise(base, sums, happened.asked)
-
-    entry = any(c.adjacency == "entry" for c in paid)
-    adjacency: Adjacency = "entry" if entry else "patient"
-    at = happened.asked.delta if happened.asked is not None else 1e-6
-    eps = max(
-        (accountant.epsilon(events_for([c for c in lines if c.site == s], adjacency), at) for s in happened.sites),
-        default=0.0,
-    )
-    reasons: list[str] = []
-    proven = all(c.formal for c in paid) and not entry
-    if not all(c.formal for c in paid):
-        reasons.append("the sensitivity is the paper's claim, not a theorem (a counterexample is among the tests)")
-    if unpaid:
-        reasons.append(f"released without noise, so not covered: {', '.join(unpaid)}")
-    chosen = [a.name for a in happened.axes if a.vocabulary == "data"]
-    if chosen:
-        reasons.append(
-            f"the list of codes of {', '.join(repr(c) for c in chosen)} was taken from the data, which itself tells who "
-            "has a rare code; use a public list, or pay for noisy counts (privacy.vocabulary)"
-        )
-    elsewhere = [a.name for a in happened.axes if a.vocabulary == "paid"] if not happened.vocabulary else []
-    if elsewhere:
-        reasons.append(
-            f"the list of codes of {', '.join(repr(c) for c in elsewhere)} was paid for in a run whose lines are not here: "
-            "its cost is not in this epsilon"
-        )
-    reasons += [f"{s.pooled}, with its own noise only" for s in sums if s.pooled]
-    formal = proven and math.isfinite(eps) and not unpaid and not chosen and not elsewhere
-    formal = formal and not any(s.pooled for s in sums)
-    sites = max((c.sites_per_patient for c in paid), default=1)
-    believed = [
-        f"one patient is at no more than {sites} site{'s' if sites > 1 else ''}",
-        "rounds, rank and stopping depend on public or released values only",
-        "sites follow the protocol; each adds its share of the noise",
-    ]
-    if not each:
-        believed.append("no more sites pool what they see than the roster allows; keys stay at their sites")
-    noise = ", ".join(sorted({c.noise for c in paid if c.noise and c.noise != "none"}))
+    if not e.paid:
+        return _without_noise(base, e.sums, happened.asked)
+    reasons, noise = _why_unproven(e), ", ".join(sorted({c.noise for c in e.paid} - {"", "none"}))
     if NOT_PRIVATE in noise:  # a rehearsal: whoever knows the seed has the exact values
         return replace(base, noise=noise, mechanism="none that protects", reasons=(noise, *reasons, *base.reasons))
-    claimed, exact = _claimed(paid, happened.asked, at)
-    worst = max(happened.sites, key=lambda s: sum(c.site == s for c in paid))
-    multipliers = [m for c in paid if c.site == worst and (m := multiplier_of(c.event)) is not None]
+    delta = happened.asked.delta if happened.asked is not None else 1e-6
+    epsilon = e.epsilon(delta)
+    formal = math.isfinite(epsilon) and not reasons and not e.entry
+    claimed, exact = _claimed(e.paid, happened.asked, delta)
     return replace(
         base,
         guarantee="formal" if formal else "heuristic",
-        epsilon=eps if math.isfinite(eps) else None,
-        delta=at,
-        adjacency=adjacency,
-        mechanism=f"Gaussian noise on {'each contribution' if each else 'the sum'}, "
-        f"{sum(c.site == worst for c in paid)} releases, multipliers {_range(multipliers)}",
+        epsilon=epsilon if math.isfinite(epsilon) else None,
+        delta=delta,
+        adjacency=e.adjacency,
+        mechanism=_mechanism(e),
         noise=noise,
         claimed=claimed,
         claimed_exact=exact,
-        assumptions=(*(E0_8 if entry else tuple(believed)), *facts.assumptions),
+        assumptions=(*(E0_8 if e.entry else _assumptions(e)), *facts.assumptions),
         reasons=(*reasons, *base.reasons),
         attacks=() if formal else base.attacks,
     )
 
 
-def _known(facts: MethodFacts, lines: Sequence[Charge], each: bool) -> tuple[str, ...]:
+class _Evidence:
+    """What the rules of a card look at: the charges, sorted."""
+
+    def __init__(self, happened: ReleaseHistory) -> None:
+        self.happened = happened
+        self.lines = happened.lines
+        self.paid = [c for c in self.lines if c.paid]
+        self.sums = _sums(self.lines)
+        self.each = not self.sums or any(s.reveals == "each" for s in self.sums)
+        self.entry = any(c.adjacency == "entry" for c in self.paid)
+        self.adjacency: Adjacency = "entry" if self.entry else "patient"
+
+    def epsilon(self, delta: float) -> float:
+        """That of the site which paid most."""
+        by_site = [[c for c in self.lines if c.site == s] for s in self.happened.sites]
+        return max((accountant.epsilon(events_for(lines, self.adjacency), delta) for lines in by_site), default=0.0)
+
+    def axes(self, vocabulary: str) -> list[str]:
+        """Names of the modes whose codes were chosen in this way."""
+        return [repr(a.name) for a in self.happened.axes if a.vocabulary == vocabulary]
+
+
+# What keeps a card with noise from being formal: the names it concerns, and the sentence.
+UNPROVEN: Final[tuple[tuple[Callable[[_Evidence], list[str]], str], ...]] = (
+    (
+        lambda e: [c.step for c in e.paid if not c.formal],
+        "the sensitivity is the paper's claim, not a theorem (a counterexample is among the tests)",
+    ),
+    (
+        lambda e: sorted({c.step for c in e.lines if not c.paid}),
+        "released without noise, so not covered: {}",
+    ),
+    (
+        lambda e: e.axes("data"),
+        (
+            "the list of codes of {} was taken from the data, which itself tells who has a rare code; use a public list, or "
+            "pay for noisy counts (privacy.vocabulary)"
+        ),
+    ),
+    (
+        lambda e: [] if e.happened.vocabulary else e.axes("paid"),
+        "the list of codes of {} was paid for in a run whose lines are not here: its cost is not in this epsilon",
+    ),
+)
+
+
+def _why_unproven(e: _Evidence) -> list[str]:
+    reasons = [text.format(", ".join(names)) for find, text in UNPROVEN if (names := find(e))]
+    return reasons + [f"{s.pooled}, with its own noise only" for s in e.sums if s.pooled]
+
+
+def _assumptions(e: _Evidence) -> list[str]:
+    """What a patient-level bound rests on."""
+    sites = max(c.sites_per_patient for c in e.paid)
+    general = [
+        f"one patient is at no more than {sites} site{'s' if sites > 1 else ''}",
+        "rounds, rank and stopping depend on public or released values only",
+        "sites follow the protocol; each adds its share of the noise",
+    ]
+    pooled = "no more sites pool what they see than the roster allows; keys stay at their sites"
+    return general if e.each else [*general, pooled]
+
+
+def _mechanism(e: _Evidence) -> str:
+    """The noise at the site that released most."""
+    site = max(e.happened.sites, key=lambda s: sum(c.site == s for c in e.paid))
+    charges = [c for c in e.paid if c.site == site]
+    multipliers = [m for c in charges if (m := multiplier_of(c.event)) is not None]
+    target = "each contribution" if e.each else "the sum"
+    return f"Gaussian noise on {target}, {len(charges)} releases, multipliers {_range(multipliers)}"
+
+
+def _attacks(facts: MethodFacts, e: _Evidence) -> tuple[str, ...]:
     """What was shown to work on the steps that ran, with and without noise; sizes and scores alone were not attacked."""
-    model = [c for c in lines if c.counts and c.step != VOCABULARY] or list(lines)
+    model = [c for c in e.lines if c.counts and c.step != VOCABULARY] or list(e.lines)
     exact = [c.step for c in model if not c.paid]
     noisy = any(c.paid for c in model)
-    return facts.known(each=each, exact=bool(exact) or not noisy, noisy=noisy, ran=exact if lines else None)
+    return facts.known(each=e.each, exact=bool(exact) or not noisy, noisy=noisy, ran=exact if e.lines else None)
 
 
 def central_card(method: str) -> Card:
@@ -318,11 +349,11 @@ def _lost(happened: ReleaseHistory) -> tuple[str, ...]:
     """Who was missing from exact sums: the difference of two rounds then shows that site's contribution."""
     if not happened.lost:
         return ()
-    told = "everybody who sees the totals can compute the contribution of a site that drops out"
-    return (f"not counted in every exact sum: {', '.join(happened.lost)}; {told}",)
+    risk = "everybody who sees the totals can compute the contribution of a site that drops out"
+    return (f"not counted in every exact sum: {', '.join(happened.lost)}; {risk}",)
 
 
-def _books(happened: ReleaseHistory) -> str:
+def _signers(happened: ReleaseHistory) -> str:
     """Who signed; nothing for a run in one process."""
     if happened.signed is None:
         return ""
@@ -355,9 +386,9 @@ def _saw(lines: Sequence[Charge], sums: Sequence[AggregatorFacts]) -> dict[str, 
         for who, what in s.saw.items():
             text = what.format(values=noisy)
             saw[who] = text if who not in saw or saw[who] == text else f"{saw[who]}; {text}"
-    shown = sorted({c.step for c in lines if c.how == "gather"})
-    if shown:
-        saw["the coordinator (shown)"] = f"each site's own {', '.join(shown)}"
+    gathered = sorted({c.step for c in lines if c.how == "gather"})
+    if gathered:
+        saw["the coordinator (shown)"] = f"each site's own {', '.join(gathered)}"
     return saw
 
 

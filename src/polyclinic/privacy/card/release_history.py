@@ -1,9 +1,10 @@
-"""What happened: the lines of the books that a result depends on. A card has no other source."""
+"""Collect the lines of the ledgers that a result depends on. A card has no other source."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
+from typing import Literal
 
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.accounting.budget import Privacy
@@ -32,23 +33,17 @@ class Certified:
         How many took part.
     needed
         How many had to sign.
-    staleness
-        Asynchronous: how many sums a contribution might be old; None: every sum was agreed on before the next.
     """
 
     sites: tuple[str, ...]
     of: int
     needed: int
-    staleness: int | None = None
 
     def __str__(self) -> str:
         signed = f"{len(self.sites)} of {self.of} sites signed"
         if len(self.sites) < self.needed:
             return f"NOT certified: {signed} the end of the run, {self.needed} had to"
-        if self.staleness is None:
-            return f"{signed} the end of the run; each sum was agreed on before the next"
-        behind = f"a contribution might be {self.staleness} sums old, the order of arrival decided"
-        return f"asynchronous ({behind}): agreement was checked at the end only, where {signed}"
+        return f"{signed} the end of the run; each sum was agreed on before the next"
 
 
 @dataclass(frozen=True)
@@ -86,25 +81,27 @@ class ReleaseHistory:
     def with_starts(self, others: Sequence[ReleaseHistory]) -> ReleaseHistory:
         """Of a run that was chosen among several starts: all of them were released."""
         lines, hashes = list(self.lines), list(self.hashes)
-        count = self.releases
         for other in others:
-            count += other.releases
             for n, line in enumerate(other.lines):
                 mark = other.hashes[n] if other.hashes else ""
                 if not mark or mark not in hashes:
                     lines.append(line)
                     hashes.append(mark)
-        every = (self, *others)
-        known = [h.signed for h in every if h.signed is not None]
+        starts = (self, *others)
+        signed = [set(h.signed) for h in starts if h.signed is not None]
+
+        def sites(name: Literal["lost", "unsigned", "differ"]) -> tuple[str, ...]:
+            return tuple(sorted({n for h in starts for n in getattr(h, name)}))
+
         return replace(
             self,
             lines=tuple(lines),
             hashes=tuple(hashes),
-            releases=count,
-            lost=tuple(sorted({n for h in every for n in h.lost})),
-            signed=tuple(sorted(set(known[0]).intersection(*known))) if len(known) == len(every) else None,
-            unsigned=tuple(sorted({n for h in every for n in h.unsigned})),
-            differ=tuple(sorted({n for h in every for n in h.differ})),
+            releases=sum(h.releases for h in starts),
+            lost=sites("lost"),
+            signed=tuple(sorted(set.intersection(*signed))) if len(signed) == len(starts) else None,
+            unsigned=sites("unsigned"),
+            differ=sites("differ"),
         )
 
     @property
@@ -131,48 +128,65 @@ class ReleaseHistory:
         sites: Sequence[str] = (),
         certified: Certified | None = None,
     ) -> ReleaseHistory:
-        """From the books' own lines; between hosts from what each site signed of its book (``books``).
+        """Collect the ledgers' own lines; between hosts what each site signed of its ledger (``books``).
 
         Of a site that did not sign, from the sums that were taken: every site books a sum by the same rule, so the
-        releases tell what stands in each book (the door and this function share ``event_of``). A sum that a site took
+        releases tell what stands in each book (the gate and this function share ``event_of``). A sum that a site took
         part in and that its signed book lacks is counted all the same, and the site is named. A line is counted once, by
         its hash. ``sites``: who takes part in a sum that names no members (peers).
         """
         noise = noise or SimulatedNoise.label
-        entries = [*entries, *(e for b in books for e in b.entries())]
-        own = {e.hash: e for e in entries if e.charge is not None}
-        lines = [replace(e.charge, site=e.charge.site or "") for e in own.values() if e.charge is not None]
-        hashes = [e.hash for e in own.values()]
-        if not any(c.step != VOCABULARY for c in lines):
+        charges = _charges(entries, books)
+        lines, hashes = list(charges.values()), list(charges)
+        if all(c.step == VOCABULARY for c in lines):
             hashes = []
             lines += [c for r in releases for c in _expected(method, r, noise)]
-        names = {n for r in releases for n in r.members}
         unsigned, differ = set[str](), set[str]()
-        if books:
-            has = {(c.site, c.number) for b in books for c in b.lines}
-            own_names = {c.site for b in books for c in b.lines} | {b.site for b in books}
-            for r in releases:
-                for n in (x for x in r.members or sites if (x, r.number) not in has):
-                    (differ if n in own_names else unsigned).add(n)
-                    more = [replace(c, site=n) for c in _expected(method, r, noise)]
-                    lines += more
-                    hashes += ["" for _ in more]
-        exact = [r for r in releases if r.members and not r.step.noise_sd > 0]
-        lost = tuple(sorted({n for n in names if any(n not in r.members for r in exact)}))
-        signed = tuple(sorted(b.site for b in books)) if books else None
+        for site, release in _not_booked(releases, books, sites):
+            (differ if site in _signers(books) else unsigned).add(site)
+            lines += [replace(c, site=site) for c in _expected(method, release, noise)]
         return cls(
             method,
             tuple(lines),
             len(releases),
             tuple(axes),
             asked,
-            lost,
-            tuple(hashes),
-            signed,
-            tuple(sorted(unsigned)),
-            tuple(sorted(differ)),
-            certified,
+            lost=_lost(releases),
+            hashes=(*hashes, *("" for _ in lines[len(hashes) :])) if hashes else (),
+            signed=tuple(sorted(b.site for b in books)) if books else None,
+            unsigned=tuple(sorted(unsigned)),
+            differ=tuple(sorted(differ)),
+            certified=certified,
         )
+
+
+def _charges(entries: Iterable[Entry], books: Sequence[StudyExtract]) -> dict[str, Charge]:
+    """Hash of a line -> its charge: a line that comes twice is counted once."""
+    lines = [*entries, *(e for b in books for e in b.entries())]
+    return {e.hash: e.charge for e in lines if e.charge is not None}
+
+
+def _signers(books: Sequence[StudyExtract]) -> set[str]:
+    """The sites that signed, and the nodes that they host."""
+    return {b.site for b in books} | {c.site for b in books for c in b.lines}
+
+
+def _not_booked(
+    releases: Sequence[Release], books: Sequence[StudyExtract], sites: Sequence[str]
+) -> Iterator[tuple[str, Release]]:
+    """Sites that took part in a sum which no signed ledger has; none in one process, where nothing is signed."""
+    booked = {(c.site, c.number) for b in books for c in b.lines}
+    for release in releases if books else ():
+        for site in release.members or sites:
+            if (site, release.number) not in booked:
+                yield site, release
+
+
+def _lost(releases: Sequence[Release]) -> tuple[str, ...]:
+    """Sites that were not counted in every exact sum."""
+    names = {n for r in releases for n in r.members}
+    exact = [r for r in releases if r.members and not r.step.noise_sd > 0]
+    return tuple(sorted(n for n in names if any(n not in r.members for r in exact)))
 
 
 def _expected(method: str, r: Release, noise: str) -> list[Charge]:
@@ -180,21 +194,14 @@ def _expected(method: str, r: Release, noise: str) -> list[Charge]:
     leak: list[Event] = []
     if r.leak:
         leak = [Gaussian(1 / r.leak) if r.leak < float("inf") else Unbounded()]
-    first = Charge(
-        "",
-        method,
-        r.step.round,
-        r.step.name,
-        0,
+    first = Charge.of_step(
+        r.step,
         event_of(r.step, leak),
-        r.step.adjacency,
-        r.step.formal and r.step.noise_sd > 0,
+        study="",
+        method=method,
+        attempt=0,
+        formal=r.step.formal and r.step.noise_sd > 0,
         number=r.number,
-        how=r.step.how,
-        counts=r.step.counts,
-        shapes=r.step.shapes,
-        sensitivity=r.step.sensitivity,
-        sites_per_patient=r.step.sites_per_patient,
         by=r.by,
         noise=noise if r.step.noise_sd else "none",
         share=r.share,

@@ -1,1 +1,1 @@
-"""The one way out of a hospital: check, noise, charge, approval, stored bytes."""
+"""The release gate: check, add noise, charge, get approval, store the bytes."""

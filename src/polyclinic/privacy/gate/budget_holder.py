@@ -1,4 +1,4 @@
-"""Who pays: an owner's rules, the owner's book, and the patients in it whose budget it is."""
+"""Hold a budget: an owner's rules, the owner's ledger, and the patients whose budget it is."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from polyclinic.privacy.ledger.balance import Balance, cost
 from polyclinic.privacy.ledger.data_source import Register
 from polyclinic.privacy.ledger.entries import Counted, Evaluate, Refuse, Reserve, Rules
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.policy.policy import Policy, price
+from polyclinic.privacy.policy.policy import Policy, StudyRequest, price
 
 __all__ = ["BudgetHolder"]
 
 
 @dataclass(frozen=True)
 class BudgetHolder:
-    """One owner's purse.
+    """One owner's budget.
 
     Attributes
     ----------
     policy
         The owner's rules; None in simulation: everything may leave (and is recorded).
     ledger
-        The owner's book.
+        The owner's ledger.
     cohort
         The patients that pay.
     beside
@@ -41,37 +41,14 @@ class BudgetHolder:
     cohort: str = "all"
     beside: tuple[str, ...] = ()
 
-    def study_faults(
-        self,
-        order: str,
-        study: str,
-        method: str,
-        privacy: Privacy | None,
-        sites: int,
-        patients: int,
-        *,
-        resume: bool,
-        margin: float,
-    ) -> list[str]:
+    def study_faults(self, asked: StudyRequest) -> list[str]:
         """Why the owner does not take part; empty if the owner does."""
         if self.policy is None:
             return []
-        claim = (
-            None if privacy is None else self.ledger.claim
-        )  # an exact sum is no matter of a budget, but of the other rules
-        return ([] if claim is None else Register.of_user().faults(claim())) + self.policy.study_faults(
-            self.ledger.tally,
-            study=study,
-            method=method,
-            privacy=privacy,
-            sites=sites,
-            patients=patients,
-            cohort=self.cohort,
-            order=order,
-            resume=resume,
-            margin=margin,
-            beside=self.beside,
-        )
+        # an exact sum is no matter of a budget, but of the other rules
+        claim = None if asked.privacy is None else self.ledger.claim
+        faults = [] if claim is None else Register.of_user().faults(claim())
+        return faults + self.policy.study_faults(self.ledger.tally, asked, self.cohort, self.beside)
 
     def reserve(self, order: str, study: str, privacy: Privacy | None, margin: float, seconds: float) -> list[str]:
         """Set aside what the study may charge; the reasons if another study came first."""
@@ -79,8 +56,8 @@ class BudgetHolder:
         if policy is None:
             return []
         claim = self.ledger.claim if policy.limited and privacy is not None else None
-        if claim is not None and (others := Register.of_user().claim(claim())):
-            return others
+        if claim is not None and (claim_faults := Register.of_user().claim(claim())):
+            return claim_faults
         events: tuple[Event, ...] = price(privacy, margin)
 
         def faults(tally: Balance) -> list[str]:
@@ -104,13 +81,15 @@ class BudgetHolder:
 
     def pay(self, charge: Charge) -> None:
         """Check the owner's rules and write the line, as one: no other study can come in between."""
-        policy, mine = self.policy, replace(charge, cohort=self.cohort)
-        self.ledger.charge(
-            mine, unless=None if policy is None else lambda tally: policy.charge_faults(tally, mine, beside=self.beside)
-        )
+        policy, charge = self.policy, replace(charge, cohort=self.cohort)
+
+        def faults(tally: Balance) -> list[str]:
+            return [] if policy is None else policy.charge_faults(tally, charge, beside=self.beside)
+
+        self.ledger.charge(charge, unless=faults)
 
     def evaluates(self, order: str, people: Sequence[str], what: str) -> None:
-        """Agree to an exact evaluation of these people, or refuse it: checked and written under the book's lock."""
+        """Agree to an exact evaluation of these people, or refuse it: checked and written under the ledger's lock."""
         policy = self.policy
         if policy is None:
             return
@@ -121,7 +100,7 @@ class BudgetHolder:
             what=what,
         )
 
-    def counts(self, order: str, crowd: str, sites: Sequence[str], what: str, *, write: bool, shown: bool) -> None:
+    def counts(self, order: str, crowd: str, sites: Sequence[str], what: str, *, write: bool) -> None:
         """Agree to an exact secure sum over these sites, or refuse it; the line is written once for an order and a list.
 
         Parameters
@@ -136,18 +115,15 @@ class BudgetHolder:
             Said where it is refused.
         write
             False: look only.
-        shown
-            The owner agreed that this order shows whom it loses.
         """
         policy, names = self.policy, tuple(sorted(sites))
         if policy is None or any(c[0] == order and tuple(c[2]) == names for c in self.ledger.tally.counted):
             return
 
         def faults(tally: Balance) -> list[str]:
-            begun = any(c[0] == order for c in tally.counted)
-            return [] if shown and begun else policy.repeat_faults(tally, names, crowd, self.cohort)
+            return policy.repeat_faults(tally, names, crowd, self.cohort)
 
         if write:
             self.ledger.write(Counted(order, self.cohort, names, crowd), unless=faults, what=what)
-        elif found := faults(self.ledger.tally):
-            raise PolicyRefusal(what, faults=found, hint="ask the owner of the data")
+        elif reasons := faults(self.ledger.tally):
+            raise PolicyRefusal(what, faults=reasons, hint="ask the owner of the data")

@@ -1,6 +1,6 @@
-"""The one door out of a hospital: check, noise, stored bytes, policy and charge in one, then out; in this order.
+"""Check, add noise, store, charge and let out: the one way out of a hospital, in this order.
 
-A release is drawn ONCE. Its bytes are on disk under a provisional name before its line is in the book, and get their name
+A release is drawn ONCE. Its bytes are on disk under a provisional name before its line is in the ledger, and get their name
 afterwards: bytes without a line never left and are drawn anew; a line without its bytes is refused, never drawn again.
 Another attempt at the same sum sends the same bytes and pays nothing, but for what the way to add itself leaks.
 """
@@ -10,9 +10,10 @@ from __future__ import annotations
 import hashlib
 import math
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from secrets import token_hex
+from typing import Any, Final
 
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.privacy.accounting.accountant import Event, Unbounded
@@ -21,15 +22,34 @@ from polyclinic.privacy.accounting.charge import versions
 from polyclinic.privacy.accounting.mechanisms import Noise, SimulatedNoise, add_noise
 from polyclinic.privacy.accounting.noise_grid import NoiseScale, check_grid, event_of, noise_scale, together
 from polyclinic.privacy.facts import PLAIN, AggregatorFacts, MethodFacts
-from polyclinic.privacy.gate.approval import Reviewer, Waiting
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.gate.release_store import ReleaseStore, bytes_digest, release_digest
+from polyclinic.privacy.gate.review import Reviewer, Waiting
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
-from polyclinic.privacy.policy.policy import Policy
+from polyclinic.privacy.policy.policy import Policy, StudyRequest
 from polyclinic.privacy.release import Contribution, Step
 
-__all__ = ["ReleaseGate"]
+__all__ = ["ReleaseGate", "Waits"]
+
+
+@dataclass(frozen=True)
+class Waits:
+    """How long a gate waits, in seconds.
+
+    Attributes
+    ----------
+    decision
+        For the owner's decision on a release before giving up; the run can be resumed.
+    resumption
+        For a run that stopped, before what was set aside for it is given back.
+    """
+
+    decision: float = 0.0
+    resumption: float = 14 * 86_400.0
+
+
+WAITS: Final = Waits()
 
 
 class ReleaseGate:
@@ -53,14 +73,10 @@ class ReleaseGate:
         Folder of releases that wait for the owner (policy ``review``); default ``store / "outbox"``.
     cohort
         The patients that pay; budgets are per cohort.
-    wait
-        Seconds to wait for the owner's decision before giving up; the run can be resumed.
+    waits
+        How long to wait for the owner, and for a run that stopped.
     run
         A name of this one run of the study.
-    resumed
-        The run goes on after an interruption, with its store intact.
-    resume_for
-        Seconds after which a run that stopped gives back what was set aside for it.
     beside
         Cohorts of this very run that have no patient in common with this one: other parts of one node.
     others
@@ -70,9 +86,9 @@ class ReleaseGate:
     --------
     >>> import numpy as np
     >>> step = Step(1, "counts", {"x": (2,)}, bound=100.0, sensitivity=1.0, multiplier=10.0)
-    >>> door = ReleaseGate("north")
-    >>> out = door.release(step, Contribution({"x": np.array([3.0, 4.0])}), share=1.0)
-    >>> round(door.ledger.epsilon(1e-6), 3)
+    >>> gate = ReleaseGate("north")
+    >>> out = gate.release(step, Contribution({"x": np.array([3.0, 4.0])}), share=1.0)
+    >>> round(gate.ledger.epsilon(1e-6), 3)
     0.397
     """
 
@@ -87,10 +103,8 @@ class ReleaseGate:
         store: Path | None = None,
         outbox: Path | None = None,
         cohort: str = "all",
-        wait: float = 0.0,
+        waits: Waits = WAITS,
         run: str = "",
-        resumed: bool = False,
-        resume_for: float = 14 * 86_400.0,
         beside: Sequence[str] = (),
         others: Sequence[BudgetHolder] = (),
     ) -> None:
@@ -107,14 +121,13 @@ class ReleaseGate:
         self.patients: int | None = None  # here; known once the study was admitted
         self.cohort, self.beside = cohort, tuple(beside)
         self.others = tuple(others)
-        self.wait = wait
-        self.run, self.resumed = run, resumed
+        self.waits = waits
+        self.run = run
         self.store = ReleaseStore(store)
         folder = outbox if outbox is not None else None if store is None else store / "outbox"
         self.outbox = None if folder is None else Outbox(folder)
         self.session = ""
         self._fresh = False
-        self.resume_for = resume_for
         if policy is not None and policy.review != "none" and self.outbox is None:
             raise ConfigError(
                 f"site {site!r}: review = {policy.review!r} needs an outbox", hint="give store= or outbox= a folder"
@@ -161,12 +174,13 @@ class ReleaseGate:
             self._fresh = True
         order = self._run
         count = sites if isinstance(sites, int) else len(sites)
+        asked = StudyRequest(study, method, privacy, count, patients, order, resume, margin)
         faults: list[str] = []
         for p in self._payers:
-            faults += p.study_faults(order, study, method, privacy, count, patients, resume=resume, margin=margin)
+            faults += p.study_faults(asked)
         if not faults and not resume:
             for p in self._payers:
-                faults += p.reserve(order, study, privacy, margin, self.resume_for)
+                faults += p.reserve(order, study, privacy, margin, self.waits.resumption)
         if faults:
             for p in self._payers:
                 p.refuse(order, faults)
@@ -183,11 +197,11 @@ class ReleaseGate:
 
     @property
     def _payers(self) -> tuple[BudgetHolder, ...]:
-        """The door's own book last: where it has a line, all have."""
+        """The gate's own ledger last: where it has a line, all have."""
         return (*self.others, BudgetHolder(self.policy, self.ledger, self.cohort, self.beside))
 
     def evaluates(self, people: Sequence[str]) -> None:
-        """Agree to an exact evaluation of these people, or refuse it: checked and written under the book's lock.
+        """Agree to an exact evaluation of these people, or refuse it: checked and written under the ledger's lock.
 
         Parameters
         ----------
@@ -268,6 +282,7 @@ class ReleaseGate:
             share = 1.0  # seen by itself, so it must carry all the noise itself
         self._check_alone(step, by)
         step = self._step(step)
+        place = {"attempt": attempt, "number": number}
         digest = release_digest(step, share, mine)
         id, stored = self.store.find(self._name(step, number), digest)
         if stored is not None:
@@ -278,7 +293,8 @@ class ReleaseGate:
                     f"release {id} is in the store, and the book has no line for these bytes (deleted, or put back)",
                 )
             if also and not self.ledger.paid(self._run, id, attempt):
-                self._pay(self._charge(step, attempt, together(also), NoiseScale(0.0, None), share, by, number, id, of))
+                sum_alone = NoiseScale(0.0, None)  # the release was paid for: this attempt pays for what the sum leaks
+                self._pay(self._charge(step, together(also), sum_alone, share, by, **place, release=id, bytes=of))
             return self._reviewed(id, step, share, by, stored)
 
         scale = noise_scale(step, share)
@@ -289,7 +305,7 @@ class ReleaseGate:
         self.store.prepare(id, step, digest, noisy)
         event = event_of(step, also)
         of = digest if noisy is mine and share == 1.0 else bytes_digest(step, noisy)  # the same text: hashed once
-        self._pay(self._charge(step, attempt, event, scale, share, by, number, id, of))
+        self._pay(self._charge(step, event, scale, share, by, **place, release=id, bytes=of))
         self.store.keep(id, step, digest, noisy)
         return self._reviewed(id, step, share, by, noisy)
 
@@ -310,45 +326,26 @@ class ReleaseGate:
             p.pay(charge)
 
     def _charge(
-        self,
-        step: Step,
-        attempt: int,
-        event: Event,
-        scale: NoiseScale,
-        share: float,
-        by: AggregatorFacts,
-        number: int,
-        id: str,
-        of: str,
+        self, step: Step, event: Event, scale: NoiseScale, share: float, by: AggregatorFacts, **more: Any
     ) -> Charge:
         shown = step.how == "gather" or by.reveals == "each"
-        return Charge(
-            self.study,
-            self.method,
-            step.round,
-            step.name,
-            attempt,
+        return Charge.of_step(
+            step,
             event,
-            step.adjacency,
-            step.formal and not isinstance(event, Unbounded),
-            self.cohort,
+            study=self.study,
+            method=self.method,
+            formal=step.formal and not isinstance(event, Unbounded),
+            cohort=self.cohort,
             site=self.site,
             run=self._run,
-            number=number,
-            how=step.how,
-            counts=step.counts,
-            shapes={k: tuple(v) for k, v in step.shapes.items()},
-            sensitivity=step.sensitivity,
-            sites_per_patient=step.sites_per_patient,
             by=by,
             recipient="coordinator" if shown else "peers" if by.topology == "peers" else "total",
             noise=self.noise.label if scale.sd else "none",
             sd=scale.sd,
             share=share,
             grid=scale.grid,
-            release=id,
-            bytes=of,
             versions=versions(),
+            **more,
         )
 
     # ---- stored bytes and review
@@ -362,13 +359,13 @@ class ReleaseGate:
         return f"r{step.round:04d}-{hashlib.sha256(words.encode()).hexdigest()[:16]}"
 
     def _finished(self, id: str, step: Step, digest: str) -> Contribution:
-        found = self.store.finish(id, step, digest, lambda of: self.ledger.paid(self._run, id, bytes=of))
-        if found is None:
+        stored = self.store.finish(id, step, digest, lambda of: self.ledger.paid(self._run, id, bytes=of))
+        if stored is None:
             raise self._gone(
                 step,
                 f"release {id} is in the book, and its bytes are not in the store (deleted, or put back without it)",
             )
-        return found
+        return stored
 
     def _gone(self, step: Step, fault: str) -> PolicyRefusal:
         return PolicyRefusal(
@@ -381,7 +378,7 @@ class ReleaseGate:
         """Wait for the owner where the policy asks for it."""
         if self.policy is None or self.policy.review == "none" or self.outbox is None:
             return release
-        reviewer = Reviewer(self.outbox, self.ledger, self.policy.review == "each", self.wait)
+        reviewer = Reviewer(self.outbox, self.ledger, self.policy.review == "each", self.waits.decision)
         meaning = self.facts.meaning(step.name)
         tells = not step.noise_sd > 0 and (meaning is None or bool(meaning.could_tell))
         here = self.here if tells else ()

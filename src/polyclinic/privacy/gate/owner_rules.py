@@ -13,7 +13,7 @@ from polyclinic.config import Node
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.mechanisms import ExactNoise, Noise, RehearsalNoise, SimulatedNoise
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
-from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.gate.gate import ReleaseGate, Waits
 from polyclinic.privacy.ledger.balance import part_label
 from polyclinic.privacy.ledger.data_source import Claim, places_of
 from polyclinic.privacy.ledger.ledger import Ledger
@@ -242,5 +242,5 @@ def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.
         store=node.home / "releases",
         outbox=outbox_of(node),
         cohort=rule.cohort,
-        wait=wait,
+        waits=Waits(decision=wait),
     )

@@ -1,1 +1,1 @@
-"""A site's signed ledger: entries, file, signed head, balance, recovery, witnesses."""
+"""The signed privacy ledger of a site: entries, file, signed head, balance, recovery, witnesses."""

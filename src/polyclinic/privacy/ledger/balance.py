@@ -1,4 +1,4 @@
-"""What a book adds up to: spent and reserved, per study, per cohort and over all, kept while lines are read or written.
+"""Add up a ledger: spent and reserved, per study, per cohort and over all, kept while lines are read or written.
 
 Gaussian releases add up in one number, ``mu^2 = sum 1 / multiplier^2``; so a charge against a reservation is one addition
 and one comparison. Events of other kinds (lines of earlier versions) are kept as they are.
@@ -16,7 +16,22 @@ from typing import Any, Final
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.accounting.charge import Charge, event_from
-from polyclinic.privacy.ledger.entries import Accept, Body, CloseLine, Gap, Refuse, Reserve, Unknown, Withdraw
+from polyclinic.privacy.facts import is_step
+from polyclinic.privacy.ledger.entries import (
+    Accept,
+    Approve,
+    Body,
+    CloseLine,
+    Counted,
+    Evaluate,
+    Gap,
+    Key,
+    Refuse,
+    Reserve,
+    Rules,
+    Unknown,
+    Withdraw,
+)
 
 __all__ = ["Account", "Balance", "Reserved", "cost", "part_label"]
 
@@ -76,6 +91,15 @@ class Account:
         """How many releases ``mu^2`` does not speak of: without a bound, or of another kind."""
         return self.unbounded + len(self.others)
 
+    def state(self) -> list[object]:
+        """Plain values, for a snapshot."""
+        return [self.mu2, [accountant.to_json(e) for e in self.others], self.unbounded]
+
+    @classmethod
+    def restore(cls, value: Any) -> Account:
+        """Inverse of :meth:`state`."""
+        return cls(float(value[0]), [event_from(e) for e in value[1]], int(value[2]))
+
     def epsilon(self, delta: float, more: float = 0.0) -> float:
         """Patient-level epsilon of everything that has a bound, with ``more`` (of ``mu^2``) added."""
         mu2 = self.mu2 + more
@@ -100,7 +124,7 @@ class Reserved:
 
 
 class Balance:
-    """The sums of a book."""
+    """The sums of a ledger."""
 
     def __init__(self) -> None:
         self.studies: dict[str, Account] = {}
@@ -144,11 +168,9 @@ class Balance:
             case Unknown() if body.costs:
                 self.all.mu2 = math.inf
             case _:
-                self._other(body)
+                self._decision(body)
 
-    def _other(self, body: Body) -> None:
-        from polyclinic.privacy.ledger.entries import Approve, Counted, Evaluate, Key, Rules
-
+    def _decision(self, body: Body) -> None:
         match body:
             case Key():
                 self.identities.add(body.identity)
@@ -162,8 +184,6 @@ class Balance:
                 self.counted.append([body.order, body.cohort, list(body.sites), body.people])
             case Approve():
                 self.approved.add(f"{body.order}\0{body.step}\0{body.facts}")
-            case _:
-                pass
 
     def _charge(self, c: Charge) -> None:
         if c.release:
@@ -177,9 +197,9 @@ class Balance:
             self.all,
         ):
             account.add(c.event)
-        held = self.open.get(c.run)
-        if held is not None and not isinstance(c.event, Unbounded):
-            held.charged += cost([c.event])
+        reserved = self.open.get(c.run)
+        if reserved is not None and not isinstance(c.event, Unbounded):
+            reserved.charged += cost([c.event])
 
     # ---- questions
 
@@ -187,8 +207,8 @@ class Balance:
         """Whether the owner let out this step with these facts, or all steps of this name ahead."""
         if f"{order}\0{step}\0{facts}" in self.approved:
             return True
-        ahead = (k.split("\0")[1] for k in self.approved if k.startswith(f"{order}\0") and k.endswith("\0ahead"))
-        return any(n == step or (n.endswith("*") and step.startswith(n[:-1])) for n in ahead)
+        names = (k.split("\0")[1] for k in self.approved if k.startswith(f"{order}\0") and k.endswith("\0ahead"))
+        return any(is_step(step, name) for name in names)
 
     def over(self, order: str) -> str:
         """Why nothing may leave under an order any more; empty if it may."""
@@ -198,14 +218,12 @@ class Balance:
 
     def covers(self, charge: Charge, now: float | None = None) -> bool:
         """Whether an open reservation has room for a charge."""
-        held = self.open.get(charge.run)
-        if (
-            held is None
-            or isinstance(charge.event, Unbounded)
-            or (held.study, held.cohort) != (charge.study, charge.cohort)
-        ):
+        reserved = self.open.get(charge.run)
+        if reserved is None or isinstance(charge.event, Unbounded):
             return False
-        return cost([charge.event]) <= held.left(time.time() if now is None else now) + 1e-12 * held.mu2
+        if (reserved.study, reserved.cohort) != (charge.study, charge.cohort):
+            return False
+        return cost([charge.event]) <= reserved.left(time.time() if now is None else now) + 1e-12 * reserved.mu2
 
     def epsilon(
         self,
@@ -239,25 +257,28 @@ class Balance:
         now
             Time, for reservations that end.
         """
-        at = time.time() if now is None else now
-        if study is not None:
-            account = self.studies.get(study if cohort is None else f"{study}\0{cohort}", Account())
-        else:
-            account = self.all if cohort is None else self.cohorts.get(cohort, Account())
-        held: dict[str, float] = {}
+        moment = time.time() if now is None else now
+        account = self._account(study, cohort)
+        reserved: dict[str, float] = {}
         for order, r in self.open.items():
             if order != apart and study in (None, r.study) and cohort in (None, r.cohort):
-                held[r.cohort] = held.get(r.cohort, 0.0) + r.left(at)
+                reserved[r.cohort] = reserved.get(r.cohort, 0.0) + r.left(moment)
         if cohort is not None:
-            return account.epsilon(delta, sum(held.values()) + more)
-        spent = {c: a.mu2 for c, a in self._by_cohort(study) if _PART.match(c)}
-        runs: dict[str, list[float]] = {}
-        for c in {*spent, *(c for c in held if _PART.match(c))} - set(beside):
-            own = c[:RUN] == part[:RUN] != ""
-            runs.setdefault(c if own else c[:RUN], []).append(spent.get(c, 0.0) + held.get(c, 0.0))
-        whole = account.without(list(spent.values()))
-        waits = sum(v for c, v in held.items() if not _PART.match(c))
-        return whole.epsilon(delta, waits + sum(map(max, runs.values())) + more)
+            return account.epsilon(delta, sum(reserved.values()) + more)
+        spent_by_part = {c: a.mu2 for c, a in self._by_cohort(study) if _PART.match(c)}
+        reserved_by_part = {c: reserved.pop(c) for c in list(reserved) if _PART.match(c)}
+        dearest: dict[str, float] = {}  # a run, or a part of the run that asks -> mu^2
+        for c in {*spent_by_part, *reserved_by_part} - set(beside):
+            name = c if c[:RUN] == part[:RUN] != "" else c[:RUN]
+            mu2 = spent_by_part.get(c, 0.0) + reserved_by_part.get(c, 0.0)
+            dearest[name] = max(dearest.get(name, 0.0), mu2)
+        rest = account.without(list(spent_by_part.values()))
+        return rest.epsilon(delta, sum(reserved.values()) + sum(dearest.values()) + more)
+
+    def _account(self, study: str | None, cohort: str | None) -> Account:
+        if study is not None:
+            return self.studies.get(study if cohort is None else f"{study}\0{cohort}", Account())
+        return self.all if cohort is None else self.cohorts.get(cohort, Account())
 
     def _by_cohort(self, study: str | None) -> Iterable[tuple[str, Account]]:
         if study is None:
@@ -273,55 +294,39 @@ class Balance:
 
     def summary(self) -> dict[str, Any]:
         """Spent and reserved per cohort and over all, short enough for a head."""
-        at = time.time()
-        held = {c: sum(r.left(at) for r in self.open.values() if r.cohort == c) for c in self.cohorts}
+        now = time.time()
+        reserved = {c: sum(r.left(now) for r in self.open.values() if r.cohort == c) for c in self.cohorts}
         return {
-            "time": at,
-            "all": [self.all.mu2, self.all.beyond, sum(r.left(at) for r in self.open.values())],
-            **{f"cohort {c}": [a.mu2, a.beyond, held[c]] for c, a in self.cohorts.items()},
+            "time": now,
+            "all": [self.all.mu2, self.all.beyond, sum(r.left(now) for r in self.open.values())],
+            **{f"cohort {c}": [a.mu2, a.beyond, reserved[c]] for c, a in self.cohorts.items()},
         }
 
     def state(self) -> dict[str, object]:
         """Everything, for a snapshot."""
-
-        def account(a: Account) -> list[object]:
-            return [a.mu2, [accountant.to_json(e) for e in a.others], a.unbounded]
-
         return {
-            "studies": {k: account(a) for k, a in self.studies.items()},
-            "cohorts": {k: account(a) for k, a in self.cohorts.items()},
-            "all": account(self.all),
+            "studies": {k: a.state() for k, a in self.studies.items()},
+            "cohorts": {k: a.state() for k, a in self.cohorts.items()},
+            "all": self.all.state(),
             "open": {k: vars(r) for k, r in self.open.items()},
-            "closed": sorted(self.closed),
-            "withdrawn": sorted(self.withdrawn),
-            "accepted": sorted(self.accepted),
-            "releases": self.releases,
-            "identities": sorted(self.identities),
-            "policy": self.policy,
-            "approved": sorted(self.approved),
-            "gaps": self.gaps,
-            "evaluated": self.evaluated,
-            "counted": self.counted,
+            **{name: sorted(getattr(self, name)) for name in _SETS},
+            **{name: getattr(self, name) for name in _PLAIN},
         }
 
     @classmethod
     def restore(cls, state: Mapping[str, Any]) -> Balance:
-        """Inverse of :meth:`state`."""
+        """Inverse of :meth:`state`. A snapshot that lacks a part is no snapshot: the ledger is read anew."""
+        balance = cls()
+        balance.studies = {k: Account.restore(v) for k, v in state["studies"].items()}
+        balance.cohorts = {k: Account.restore(v) for k, v in state["cohorts"].items()}
+        balance.all = Account.restore(state["all"])
+        balance.open = {k: Reserved(**v) for k, v in state["open"].items()}
+        for name in _SETS:
+            setattr(balance, name, set(state[name]))
+        for name in _PLAIN:
+            setattr(balance, name, state[name])
+        return balance
 
-        def account(v: Any) -> Account:
-            return Account(float(v[0]), [event_from(e) for e in v[1]], int(v[2]))
 
-        made = cls()
-        made.studies = {k: account(v) for k, v in state["studies"].items()}
-        made.cohorts = {k: account(v) for k, v in state["cohorts"].items()}
-        made.all = account(state["all"])
-        made.open = {k: Reserved(**v) for k, v in state["open"].items()}
-        made.closed, made.withdrawn = set(state["closed"]), set(state["withdrawn"])
-        made.accepted = set(state["accepted"])  # a snapshot of before has none, and the book is read anew
-        made.releases = dict(state["releases"])
-        made.identities, made.approved = set(state["identities"]), set(state["approved"])
-        made.policy = str(state["policy"])
-        made.gaps = [list(g) for g in state.get("gaps", ())]
-        made.evaluated = {str(k): list(v) for k, v in state.get("evaluated", {}).items()}
-        made.counted = [list(c) for c in state.get("counted", ())]
-        return made
+_SETS: Final = ("closed", "withdrawn", "accepted", "identities", "approved")
+_PLAIN: Final = ("releases", "policy", "gaps", "evaluated", "counted")

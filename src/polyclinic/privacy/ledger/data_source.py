@@ -9,20 +9,17 @@ before the first one with a limit was used.
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import json
 import logging
 import os
-from collections.abc import Iterator
-from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from polyclinic.config import Node, secret
-from polyclinic.util.atomic_files import atomic
+from polyclinic.util.atomic_files import atomic, locked
 
 __all__ = ["Claim", "Register", "places_of", "state_folder"]
 
@@ -141,7 +138,7 @@ class Register:
             _log.warning("no home folder: which book pays for which records is not written down")
             return []
         try:
-            with self._locked():
+            with locked(self.file.with_name(self.file.name + ".lock")):
                 claims = self._read()
                 faults = self._against(mine, claims)
                 if not faults and mine not in claims:
@@ -167,17 +164,6 @@ class Register:
 
     def _broken(self) -> str:
         return f"{self.file} is not readable: it says which book pays for which records; restore it, or remove it to begin anew"
-
-    @contextmanager
-    def _locked(self) -> Iterator[None]:
-        assert self.file is not None
-        self.file.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-        handle = os.open(self.file.with_name(self.file.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            yield
-        finally:
-            os.close(handle)
 
     def _read(self) -> list[Claim]:
         if self.file is None or not self.file.exists():

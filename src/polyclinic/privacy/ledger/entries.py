@@ -20,7 +20,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Final, Literal
+from typing import Any, ClassVar, Final, Literal, get_args
 
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event
@@ -254,26 +254,7 @@ Body = (
     | Note
     | Unknown
 )
-_KINDS: Final[Mapping[str, type[Any]]] = {
-    c.kind: c
-    for c in (
-        Began,
-        Key,
-        Rules,
-        Accept,
-        Refuse,
-        Withdraw,
-        Reserve,
-        Evaluate,
-        Counted,
-        Approve,
-        Reject,
-        CloseLine,
-        Erase,
-        Gap,
-        Note,
-    )
-}
+_KINDS: Final[Mapping[str, type[Any]]] = {c.kind: c for c in get_args(Body) if c not in (Charge, Unknown)}
 
 
 @dataclass(frozen=True)
@@ -327,12 +308,12 @@ def _body(kind: str, value: Mapping[str, Any]) -> Body:
         return charge_from(value)
     if kind not in _KINDS:
         return Unknown(kind, dict(value))
-    known = {f.name for f in fields(_KINDS[kind])}
-    given = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in known}
-    if "events" in given:
-        given["events"] = tuple(event_from(e) for e in given["events"])
-    made: Body = _KINDS[kind](**given)
-    return made
+    names = {f.name for f in fields(_KINDS[kind])}
+    values = {k: tuple(v) if isinstance(v, list) else v for k, v in value.items() if k in names}
+    if "events" in values:
+        values["events"] = tuple(event_from(e) for e in values["events"])
+    body: Body = _KINDS[kind](**values)
+    return body
 
 
 def canonical(value: Mapping[str, object]) -> bytes:
@@ -367,8 +348,8 @@ def _without(line: bytes, digest: str, signature: str) -> bytes:
     """
     for name, value in (("signature", signature), ("hash", digest)):
         part = f'"{name}":"{value}",'.encode()
-        at = line.rfind(part)
-        line = line if at < 0 else line[:at] + line[at + len(part) :]
+        position = line.rfind(part)
+        line = line if position < 0 else line[:position] + line[position + len(part) :]
     return line
 
 
@@ -379,11 +360,10 @@ def opened(line: bytes) -> tuple[Entry, bool]:
     # Any other spelling of the same values is an edit too.
     fits = canonical(value) == line and hashlib.sha256(_without(line, digest, signature)).hexdigest() == digest
     fits = fits and re.fullmatch(r"([0-9a-f]{128})?", signature) is not None  # the hash does not cover it
-    if "v" not in value:
-        body: Body = charge_from(value["charge"]) if "charge" in value else Note(value.get("text", ""))
-        return Entry(value["number"], value["time"], value["site"], body, value["previous"], digest, "", 1), fits
-    body = _body(value["kind"], value["body"])
-    entry = Entry(
-        value["number"], value["time"], value["site"], body, value["previous"], digest, signature, int(value["v"])
-    )
-    return entry, fits
+    if "v" in value:
+        body, version = _body(value["kind"], value["body"]), int(value["v"])
+    else:
+        body = charge_from(value["charge"]) if "charge" in value else Note(value.get("text", ""))
+        signature, version = "", 1
+    number, stamp, site, previous = (value[k] for k in ("number", "time", "site", "previous"))
+    return Entry(number, stamp, site, body, previous, digest, signature, version), fits

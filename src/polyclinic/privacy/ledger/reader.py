@@ -1,21 +1,20 @@
-"""Reading a book: line after line, from the start or from where it was last read; every fault is named."""
+"""Read a ledger line after line, from the start or from where it was last read, and name every fault."""
 
 from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from polyclinic.errors import LedgerError
 from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import START, Began, Entry, Gap, opened, to_sign
-from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, verifier
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, read_head, signed_by
 
-__all__ = ["LedgerReader", "read_head", "verify_lines"]
+__all__ = ["LedgerReader", "verify_lines"]
 
 
 class LedgerReader:
-    """How far a book was read, and what its lines add up to.
+    """How far a ledger was read, and what its lines add up to.
 
     Parameters
     ----------
@@ -28,7 +27,7 @@ class LedgerReader:
     def __init__(self, start: str = START, *, trusted: int = 0) -> None:
         self.hash = start
         self.count = self.offset = 0
-        self.key = ""  # the book's public key, once a line of version 2 was read
+        self.key = ""  # the ledger's public key, once a line of version 2 was read
         self.book = ""
         self.tally = Balance()
         self.hashes: dict[int, str] = {}  # how many lines -> hash of the last of them, for the lines read in this go
@@ -36,35 +35,30 @@ class LedgerReader:
         self._last = b""
         self._before = start
         self._trusted = trusted
-        self._verifier: Any = None
 
     def add(self, entry: Entry, line: bytes) -> None:
         """Take in a line that holds."""
         if isinstance(entry.body, Gap):
             body = entry.body
-            kept = [*body.heads, *([body.hash] if body.hash else [])]
-            self.tally.gaps.append([body.book or self.book, self.count, body.count, kept])
+            heads = [h for h in (*body.heads, body.hash) if h]
+            self.tally.gaps.append([body.book or self.book, self.count, body.count, heads])
+            self.hashes[body.count] = body.hash  # the end of the lost lines, as the party that kept it says
         self._before, self.hash = self.hash, entry.hash
         self.count = entry.number + 1
         self.offset += len(line)
         self._last = line
         if isinstance(entry.body, Began):
             self.key, self.book = entry.body.key, entry.hash
-            self._verifier = verifier(self.key)
-        if isinstance(entry.body, Gap):
-            self.hashes[entry.body.count] = entry.body.hash  # the end of the lost lines, told by who kept it
         self.tally.add(entry.body)
         self.hashes[self.count] = entry.hash
 
     def looked(self, path: Path) -> None:
         """Remember the file as it is now."""
-        stat = path.stat() if path.exists() else None
-        self.looked_at = (0, 0) if stat is None else (stat.st_size, stat.st_mtime_ns)
+        self.looked_at = _size_and_time(path)
 
     def unchanged(self, path: Path) -> bool:
         """Whether the file is as it was when last looked at."""
-        stat = path.stat() if path.exists() else None
-        return stat is not None and self.looked_at == (stat.st_size, stat.st_mtime_ns)
+        return path.exists() and self.looked_at == _size_and_time(path)
 
     # ---- lines
 
@@ -83,20 +77,19 @@ class LedgerReader:
         return entry, faults
 
     def _signature(self, entry: Entry, n: int) -> list[str]:
-        from cryptography.exceptions import InvalidSignature
-
         if entry.v == 1:
             return [f"line {n + 1}: is not signed, and the book is"] if self.key else []
-        if isinstance(entry.body, Began) and self.key and entry.body.key != self.key:
+        begins = isinstance(entry.body, Began)
+        key = entry.body.key if isinstance(entry.body, Began) else self.key
+        if begins and self.key and key != self.key:
             return [f"line {n + 1}: begins with another key; the book was rewritten"]
+        if not begins and not key:
+            return [f"line {n + 1}: no line before it has the book's key"]
         try:
-            key = verifier(entry.body.key) if isinstance(entry.body, Began) else self._verifier
-            if key is None:
-                return [f"line {n + 1}: no line before it has the book's key"]
-            key.verify(bytes.fromhex(entry.signature), to_sign(entry.hash))
-        except (InvalidSignature, ValueError, TypeError):
-            return [f"line {n + 1}: was not signed by the book's key"]
-        return []
+            signed = signed_by(key, entry.signature, to_sign(entry.hash))
+        except (ValueError, TypeError):  # its hash is no hash
+            signed = False
+        return [] if signed else [f"line {n + 1}: was not signed by the book's key"]
 
     def _lines(self, data: bytes) -> tuple[list[Entry], list[str], int]:
         lines = data.split(b"\n")
@@ -104,8 +97,8 @@ class LedgerReader:
         entries, faults = [], []
         for line in lines:
             n = self.count
-            entry, wrong = self._line(line, n)
-            faults += wrong
+            entry, line_faults = self._line(line, n)
+            faults += line_faults
             if entry is None:
                 self.count, self.hash, self.offset = n + 1, "", self.offset + len(line) + 1
                 continue
@@ -125,28 +118,29 @@ class LedgerReader:
         return faults
 
     def on(self, path: Path, head_path: Path) -> tuple[list[str], int]:
-        """Read on to the end. Faults, and how many bytes of an unfinished last line were left by a crash."""
-        size = path.stat().st_size if path.exists() else 0
-        faults: list[str] = []
-        torn = 0
-        if size < self.offset:
-            faults.append(f"{path.name} is shorter than when it was last read: lines were removed from the end")
-        elif size:
-            with open(path, "rb") as f:
-                f.seek(self.offset - len(self._last))
-                data = f.read()
-            if data[: len(self._last)] != self._last:
-                faults.append(f"line {self.count}: is not the line that was last read")
-            else:
-                _, faults, torn = self._lines(data[len(self._last) :])
+        """Read on to the end. Return faults, and how many bytes of an unfinished last line a crash left."""
+        faults, tail = self._new_lines(path)
         head = read_head(head_path, faults)
-        if head is None and self.count > 1 and not faults:
-            faults.append(f"{head_path.name} is missing")
-        if head is not None and not faults:
+        if not faults and head is not None:
             faults += self._head_faults(head)
-        if torn and faults:
+        elif not faults and self.count > 1:
+            faults.append(f"{head_path.name} is missing")
+        if tail and faults:
             faults.append("the last line is not complete")
-        return faults, torn
+        return faults, tail
+
+    def _new_lines(self, path: Path) -> tuple[list[str], int]:
+        size = path.stat().st_size if path.exists() else 0
+        if size < self.offset:
+            return [f"{path.name} is shorter than when it was last read: lines were removed from the end"], 0
+        if not size:
+            return [], 0
+        with open(path, "rb") as f:
+            f.seek(self.offset - len(self._last))
+            data = f.read()
+        if data[: len(self._last)] != self._last:
+            return [f"line {self.count}: is not the line that was last read"], 0
+        return self._lines(data[len(self._last) :])[1:]
 
     def _head_faults(self, head: SignedHead) -> list[str]:
         if head.count > self.count:
@@ -161,66 +155,47 @@ class LedgerReader:
 
     def all(self, path: Path) -> tuple[list[Entry], list[str]]:
         """Every line of a file, and what is wrong with them."""
-        entries, faults, _ = self._lines(path.read_bytes() if path.exists() else b"")
-        return entries, faults
+        return self._lines(path.read_bytes() if path.exists() else b"")[:2]
 
     # ---- snapshot
 
     def snapshot(self, key: LedgerKey) -> bytes:
         """What was read so far, signed."""
-        value = {
-            "count": self.count,
-            "hash": self.hash,
-            "before": self._before,
-            "offset": self.offset,
-            "last": self._last.decode(),
-            "key": self.key,
-            "book": self.book,
-            "tally": self.tally.state(),
-        }
+        value = {name: getattr(self, name) for name in ("count", "hash", "offset", "key", "book")}
+        value |= {"before": self._before, "last": self._last.decode(), "tally": self.tally.state()}
         words = json.dumps(value)
-        return json.dumps(
-            {"signature": key.sign(b"polyclinic/state/2" + words.encode()).hex(), "state": words}
-        ).encode()
+        signature = key.sign(b"polyclinic/state/2" + words.encode()).hex()
+        return json.dumps({"signature": signature, "state": words}).encode()
 
     @classmethod
     def from_snapshot(cls, path: Path, file: Path) -> LedgerReader | None:
-        """A reading that goes on from a snapshot; None if there is none that this book's key signed and the file bears out."""
-        from cryptography.exceptions import InvalidSignature
-
+        """Go on from a snapshot; None if there is none that this ledger's key signed and that the file bears out."""
         if not file.exists() or not path.exists():
             return None
         try:
             value = json.loads(file.read_text())
-            words = value["state"]
-            state = json.loads(words)
-            own = LedgerKey.of(path.with_name(path.name + ".key"), make=False)
-            if own is None or own.public != state["key"]:  # a snapshot is a shortcut for the book's owner only
+            state = json.loads(value["state"])
+            key = LedgerKey.of(path.with_name(path.name + ".key"), make=False)
+            words = b"polyclinic/state/2" + value["state"].encode()
+            # a snapshot is a shortcut for the ledger's owner only
+            if key is None or key.public != state["key"] or not signed_by(key.public, value["signature"], words):
                 return None
-            verifier(state["key"]).verify(bytes.fromhex(value["signature"]), b"polyclinic/state/2" + words.encode())
-            made = cls()
-            made.hash, made._before, made.key, made.book = state["hash"], state["before"], state["key"], state["book"]
-            made.count, made.offset, made._last = int(state["count"]), int(state["offset"]), state["last"].encode()
-            made.tally = Balance.restore(state["tally"])
-            made._verifier = verifier(made.key)
-        except (InvalidSignature, ValueError, KeyError, TypeError, LedgerError):
+            reader = cls(state["hash"])
+            reader._before, reader.key, reader.book = state["before"], state["key"], state["book"]
+            reader.count, reader.offset = int(state["count"]), int(state["offset"])
+            reader._last, reader.tally = state["last"].encode(), Balance.restore(state["tally"])
+        except (ValueError, KeyError, TypeError, LedgerError):
             return None
-        return made if path.stat().st_size >= made.offset else None
+        return reader if path.stat().st_size >= reader.offset else None
 
 
-def read_head(path: Path, faults: list[str]) -> SignedHead | None:
-    """The head in a file; what is wrong with it goes to ``faults``."""
-    if not path.exists():
-        return None
-    try:
-        return SignedHead.from_json(json.loads(path.read_text()))
-    except (ValueError, KeyError, TypeError, AttributeError):
-        faults.append(f"{path.name} is not readable")
-        return None
+def _size_and_time(path: Path) -> tuple[int, int]:
+    stat = path.stat() if path.exists() else None
+    return (0, 0) if stat is None else (stat.st_size, stat.st_mtime_ns)
 
 
 def verify_lines(lines: list[str], key: str | None = None) -> list[str]:
-    """Check an exported audit trail offline; ``key``: the book's public key as it was given to you.
+    """Check an exported audit trail offline; ``key``: the ledger's public key as it was given to you.
 
     Parameters
     ----------

@@ -1,28 +1,29 @@
-"""A book that lost lines: what is left, what a head kept elsewhere says was spent, and the line that owns up to it."""
+"""Recover a ledger that lost lines: what is left, what a head kept elsewhere says was spent, and the line that says so."""
 
 from __future__ import annotations
 
 import calendar
 import math
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import Gap, opened
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.reader import LedgerReader, read_head
-from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead
+from polyclinic.privacy.ledger.reader import LedgerReader
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, read_head
 
 __all__ = ["Recovery", "recover", "what_is_left"]
 
 
 @dataclass(frozen=True)
 class Recovery:
-    """What can be said of a damaged book.
+    """What can be said of a damaged ledger.
 
     Attributes
     ----------
@@ -39,7 +40,7 @@ class Recovery:
     faults: tuple[str, ...]
     known: SignedHead | None
     spent: float | None
-    marks: tuple[str, ...] = ()  # hashes of every head that this book does not have
+    marks: tuple[str, ...] = ()  # hashes of every head that this ledger does not have
 
     @property
     def events(self) -> tuple[Event, ...]:
@@ -50,49 +51,72 @@ class Recovery:
 
 
 def what_is_left(ledger: Ledger, heads: Iterable[SignedHead] = ()) -> Recovery:
-    """Read a book as far as it holds, and compare it with every head that was kept: its own, its anchor's, yours.
+    """Read a ledger as far as it holds, and compare it with every head that was kept: its own, its anchor's, yours.
 
     Lines that were written after the known head was made are not part of what it adds up: they are kept, and what was lost
     is the head's sum without the lines that are older than it.
     """
     assert ledger.path is not None
-    told: list[str] = []
-    files = [p for p in (_file(ledger, ".head"), ledger.anchor) if p is not None]
-    kept = [h for p in files if (h := read_head(p, told)) is not None] + list(heads)
-    read, faults = _prefix(ledger.path)
-    damaged = bool(faults)  # lines after the good ones are lost, and only a head that counts them tells what they were
-    key = LedgerKey.of(_file(ledger, ".key"), make=False)
+    faults: list[str] = []
+    kept = [*_own_heads(ledger, faults), *heads]
+    read, line_faults = _prefix(ledger.path)
+    faults += line_faults
+    key = LedgerKey.of(ledger.file(".key"), make=False)
     if key is None:
         faults.append("the book's key is gone: no sealed head can be read, and nothing more can be signed with it")
-    whose = read.key or ("" if key is None else key.public)
-    unknown = [h for h in kept if (h.valid or not h.signature) and not _has(read, h)]
-    own = [h for h in unknown if not h.signature or h.key == whose]
-    other = [h for h in unknown if h.signature and h.key != whose]
-    known = max(own or other, key=lambda h: h.count, default=None)
-    marks = tuple(sorted({h.hash for h in unknown}))
-    if known is None:
-        known = max((h for h in kept if _has(read, h)), key=lambda h: h.count, default=None)
-        nothing = known is not None and not damaged
-        return Recovery(read.count, read.offset, (*told, *faults), known, 0.0 if nothing else None)
-    faults += [
-        f"{read.count} line(s) hold, and a head that was kept knows of {h.count}"
-        if h.count > read.count
-        else f"line {h.count} is not the one of a head that was kept: the book was put back or rewritten"
-        for h in (known,)
-    ]
+    missing = [h for h in kept if (h.valid or not h.signature) and not _has(read, h)]
+    if missing:
+        return _lost_lines(ledger.path, read, key, missing, faults)
+    longest = _longest(h for h in kept if _has(read, h))
+    # lines after the good ones are lost, and only a head that counts them tells what they were
+    spent = 0.0 if longest is not None and not line_faults else None
+    return Recovery(read.count, read.offset, tuple(faults), longest, spent)
+
+
+def _own_heads(ledger: Ledger, faults: list[str]) -> list[SignedHead]:
+    """The heads beside the ledger and at its anchor."""
+    files = (ledger.file(".head"), ledger.anchor)
+    heads = (read_head(f, faults) for f in files if f is not None)
+    return [h for h in heads if h is not None]
+
+
+def _lost_lines(
+    path: Path, read: LedgerReader, key: LedgerKey | None, missing: Sequence[SignedHead], faults: Sequence[str]
+) -> Recovery:
+    """What heads say that are not of the good lines."""
+    public = read.key or ("" if key is None else key.public)
+    of_this_key = [h for h in missing if not h.signature or h.key == public]
+    longest = _longest(of_this_key or missing)
+    assert longest is not None
+    fault = (
+        f"{read.count} line(s) hold, and a head that was kept knows of {longest.count}"
+        if longest.count > read.count
+        else f"line {longest.count} is not the one of a head that was kept: the book was put back or rewritten"
+    )
     spent = None
-    sealed = [h for h in own if h.sealed and h.count == known.count]
-    summary = key.unseal(sealed[0].sealed) if key is not None and sealed and not other else None
-    if summary is not None:
-        before = _before(ledger.path, read, float(summary.get("time", math.inf)))
-        mu2, beyond, held = (float(x) for x in summary["all"])
-        lost = mu2 + held - before.all.mu2
-        spent = max(lost, 0.0) if not beyond > before.all.beyond and math.isfinite(lost) else None
-    return Recovery(read.count, read.offset, (*told, *faults), known, spent, marks)
+    if key is not None and len(of_this_key) == len(missing):  # nobody reads what the ledger of another key spent
+        sealed = next((h.sealed for h in of_this_key if h.sealed and h.count == longest.count), "")
+        spent = _spent_in_lost_lines(path, read, key.unseal(sealed))
+    marks = tuple(sorted({h.hash for h in missing}))
+    return Recovery(read.count, read.offset, (*faults, fault), longest, spent, marks)
+
+
+def _longest(heads: Iterable[SignedHead]) -> SignedHead | None:
+    return max(heads, key=lambda h: h.count, default=None)
+
+
+def _spent_in_lost_lines(path: Path, read: LedgerReader, summary: Mapping[str, Any] | None) -> float | None:
+    """``mu^2`` that a sealed summary has beyond the good lines; None if it cannot be read, or has no bound."""
+    if summary is None:
+        return None
+    good = _before(path, read, float(summary.get("time", math.inf)))
+    mu2, beyond, reserved = (float(x) for x in summary["all"])
+    excess = mu2 + reserved - good.all.mu2
+    return max(excess, 0.0) if not beyond > good.all.beyond and math.isfinite(excess) else None
 
 
 def _has(read: LedgerReader, head: SignedHead) -> bool:
-    """Whether a head is one of this book, or one that a gap owns up to."""
+    """Whether a head is one of this ledger, or one that a gap owns up to."""
     if read.tally.owned_up(head.book, head.count, head.hash):
         return True
     return not head.count or (head.count <= read.count and read.hashes.get(head.count) == head.hash)
@@ -100,12 +124,12 @@ def _has(read: LedgerReader, head: SignedHead) -> bool:
 
 def _before(path: Path, read: LedgerReader, moment: float) -> Balance:
     """What the lines add up to that are not newer than a moment (by this site's own clock)."""
-    made = Balance()
+    balance = Balance()
     for line in path.read_bytes()[: read.offset].splitlines(keepends=True) if path.exists() else ():
         entry, _ = opened(line.removesuffix(b"\n"))
         if calendar.timegm(time.strptime(entry.time, "%Y-%m-%dT%H:%M:%SZ")) <= moment:
-            made.add(entry.body)
-    return made
+            balance.add(entry.body)
+    return balance
 
 
 def recover(ledger: Ledger, found: Recovery, *, by: str, why: str) -> Gap:
@@ -118,38 +142,32 @@ def recover(ledger: Ledger, found: Recovery, *, by: str, why: str) -> Gap:
     if data:
         ledger.path.rename(ledger.path.with_name(f"{ledger.path.name}.damaged-{stamp}"))
     for suffix in (".head", ".state"):
-        _file(ledger, suffix).unlink(missing_ok=True)
+        ledger.file(suffix).unlink(missing_ok=True)
     if ledger.anchor is not None:
         ledger.anchor.unlink(missing_ok=True)
-    lost_key = not _file(ledger, ".key").exists()
+    lost_key = not ledger.file(".key").exists()
     if found.bytes and not lost_key:
         ledger.path.write_bytes(data[: found.bytes])
         ledger.path.chmod(0o600)
-    fresh = Ledger(ledger.path, site=ledger.site, anchor=ledger.anchor)
-    fresh.repair()
-    known = found.known
-    count, mark, book = (found.good, "", "") if known is None else (known.count, known.hash, known.book)
-    # without its key no line can follow the old ones: another book begins, with everything counted as spent
+    repaired = Ledger(ledger.path, site=ledger.site, anchor=ledger.anchor)
+    repaired.repair()
+    head = found.known or SignedHead(found.good, "")
+    # without its key no line can follow the old ones: another ledger begins, with everything counted as spent
     events = (Unbounded(),) if lost_key else found.events
-    with_key = fresh.count + (1 if not fresh.count else 0)  # the line that carries a new key comes first
-    gap = Gap(max(count, with_key), mark, by, why, events=events, book=book, heads=found.marks)
-    fresh.write(gap)
+    lines = max(head.count, repaired.count or 1)  # the line that carries a new key comes first
+    gap = Gap(lines, head.hash, by, why, events=events, book=head.book, heads=found.marks)
+    repaired.write(gap)
     return gap
 
 
 def _prefix(path: Path) -> tuple[LedgerReader, list[str]]:
     """As many lines from the start as hold, and the faults of the rest."""
-    whole = LedgerReader()
-    faults = whole.all(path)[1]
+    reader = LedgerReader()
+    faults = reader.all(path)[1]
     if not faults:
-        return whole, []
+        return reader, []
     good = LedgerReader()
     for line in path.read_bytes().splitlines(keepends=True):
         if not line.endswith(b"\n") or good.take(line):
             break
     return good, faults
-
-
-def _file(ledger: Ledger, suffix: str) -> Path:
-    assert ledger.path is not None
-    return ledger.path.with_name(ledger.path.name + suffix)

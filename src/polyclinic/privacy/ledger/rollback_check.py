@@ -19,13 +19,13 @@ import secrets
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final, TypeVar
 
 from polyclinic.errors import LedgerError, MessageRefused
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.signed_head import verifier
-from polyclinic.privacy.ledger.witness import Known, Witness, vouch_words
+from polyclinic.privacy.ledger.signed_head import signed_by, vouch_words
+from polyclinic.privacy.ledger.witness import Known, Witness
 
 __all__ = ["Relay", "RollbackCheck", "Seen"]
 
@@ -53,11 +53,7 @@ class Seen:
 
     def holds(self, order: str, keys: Mapping[str, bytes]) -> bool:
         """Whether it is signed by who it says, and every head in it by the book that it is about."""
-        from cryptography.exceptions import InvalidSignature
-
-        try:
-            verifier(keys[self.by].hex()).verify(bytes.fromhex(self.signature), self.words(order))
-        except (InvalidSignature, ValueError, KeyError):
+        if self.by not in keys or not signed_by(keys[self.by].hex(), self.signature, self.words(order)):
             return False
         return all(k.holds(self.about, keys[self.about]) for k in self.known)
 
@@ -123,34 +119,37 @@ class RollbackCheck:
         value = _read(bundle)
         with self._lock:
             for site, heads in _map(value.get("known")).items():
-                for k in _several(Known.read, heads) if site in self.keys else ():
-                    if not k.holds(site, self.keys[site]):
-                        continue
-                    if site == self.me:
-                        self._mine += [k] if k not in self._mine else []
-                    elif (flag := self.witness.keep(site, k)) and flag not in self.flags:
-                        self.flags = sorted({*self.flags, flag})
-                        if self._log is not None:
-                            self._log(event="book", site=site, reasons=[flag])
+                for known in _several(Known.read, heads) if site in self.keys else ():
+                    if known.holds(site, self.keys[site]):
+                        self._keep(site, known)
             for seen in _several(Seen.read, value.get("seen")):
                 if seen.about == self.me and seen.fresh == self.fresh and seen.holds(self.order, self.keys):
                     self._told[seen.by] = seen
-            for site, nonce in _map(value.get("fresh")).items():
-                if site in self.keys and site != self.me and isinstance(nonce, str):
-                    self._asked[site] = nonce[:64]
-            answer = {"fresh": self.fresh, "known": self._own(light=not bundle), "seen": self._statements(value)}
+            nonces = _map(value.get("fresh"))
+            self._asked |= {
+                s: n[:64] for s, n in nonces.items() if s in self.keys and s != self.me and isinstance(n, str)
+            }
+            answer = {"fresh": self.fresh, "known": self._own(light=not bundle), "seen": self._statements(nonces)}
             answer["told"] = sorted(self._told)
         return json.dumps(answer).encode()
 
-    def _statements(self, value: Mapping[str, Any]) -> list[dict[str, object]]:
-        """About everybody whose nonce was brought just now."""
-        out = []
-        for site in _map(value.get("fresh")):
+    def _keep(self, site: str, known: Known) -> None:
+        """Keep a head that holds; report, once, that another site's ledger was rewritten."""
+        if site == self.me:
+            self._mine += [known] if known not in self._mine else []
+        elif (flag := self.witness.keep(site, known)) and flag not in self.flags:
+            self.flags = sorted({*self.flags, flag})
+            if self._log is not None:
+                self._log(event="book", site=site, reasons=[flag])
+
+    def _statements(self, nonces: Mapping[str, object]) -> list[dict[str, object]]:
+        """About every site whose nonce was brought just now."""
+        statements = []
+        for site in nonces:
             if site in self._asked:
                 bare = Seen(site, self.me, self._asked[site], self.witness.about(site))
-                signature = self._sign(bare.words(self.order)).hex()
-                out.append(Seen(site, self.me, bare.fresh, bare.known, signature).plain())
-        return out
+                statements.append(replace(bare, signature=self._sign(bare.words(self.order)).hex()).plain())
+        return statements
 
     def _own(self, *, light: bool) -> list[dict[str, object]]:
         """The end of my book, if it is news; nothing before it was checked."""
@@ -182,16 +181,16 @@ class RollbackCheck:
             raise MessageRefused(f"site {self.me!r} was not told what {', '.join(waiting)} know of its book")
         faults: list[str] = []
         with self._lock:  # also what came after the first sum: who was away then may know more
-            told = [(f"site {seen.by!r}", k) for seen in self._told.values() for k in seen.known]
-            told += [("the coordinator", k) for k in self._mine]
-        for name, k in told:
-            mark = (k.head.book, k.head.count, k.head.hash)
-            wrong = [] if mark in self._compared else self.ledger.against(k.head, name)
-            if wrong:
-                self.witness.keep(self.me, k)  # for `ledger recover`
+            heads = [(f"site {seen.by!r}", k) for seen in self._told.values() for k in seen.known]
+            heads += [("the coordinator", k) for k in self._mine]
+        for name, known in heads:
+            mark = (known.head.book, known.head.count, known.head.hash)
+            head_faults = [] if mark in self._compared else self.ledger.against(known.head, name)
+            if head_faults:
+                self.witness.keep(self.me, known)  # for `ledger recover`
             else:
                 self._compared.add(mark)
-            faults += wrong
+            faults += head_faults
         if faults:
             self._open = False
             raise LedgerError(
@@ -231,40 +230,41 @@ class Relay:
 
     def bundle(self, site: str) -> bytes:
         """What to bring to a site: nonces that it has not answered, statements about it, and now and then all heads."""
-        at = time.monotonic()
+        now = time.monotonic()
         with self._lock:
-            fresh = {
-                s: n
-                for s, n in self._fresh.items()
-                if s != site and ((s, site) not in self._seen or self._seen[s, site].fresh != n)
-            }
+            fresh = {s: n for s, n in self._fresh.items() if s != site and not self._answered(s, site)}
             self._put |= {(s, site): n for s, n in fresh.items()}
             has = self._has.get(site, set())
-            seen = [x for (about, by), x in self._seen.items() if about == site and by not in has]
+            seen = [x.plain() for (about, by), x in self._seen.items() if about == site and by not in has]
             known: dict[str, object] = {}
-            if at - self._given.get(site, at - PASS_ON) >= PASS_ON:
-                self._given[site] = at
+            if now - self._given.get(site, now - PASS_ON) >= PASS_ON:
+                self._given[site] = now
                 known = {s: [k.plain() for k in self.witness.about(s)] for s in self.keys}
             if not (fresh or seen or any(known.values())):
                 return b"{}"
-            return json.dumps({"fresh": fresh, "known": known, "seen": [x.plain() for x in seen]}).encode()
+            return json.dumps({"fresh": fresh, "known": known, "seen": seen}).encode()
+
+    def _answered(self, about: str, by: str) -> bool:
+        """Whether a site has told what it knows of another's ledger, for the process that is there now."""
+        seen = self._seen.get((about, by))
+        return seen is not None and seen.fresh == self._fresh.get(about)
 
     def heard(self, site: str, answer: bytes, *, later: bool = False) -> list[str]:
-        """Take in a site's answer; what is wrong with its book. ``later``: its head is kept by the next :meth:`settle`."""
+        """Take in a site's answer and return what is wrong with its ledger. ``later``: the next :meth:`settle` keeps its head."""
         value, faults = _read(answer), []
         with self._lock:
-            nonce = value.get("fresh")
+            nonce, told = value.get("fresh"), value.get("told")
             if isinstance(nonce, str) and nonce:
                 self._fresh[site] = nonce[:64]
-                told = value.get("told")
                 self._has[site] = {x for x in told if isinstance(x, str)} if isinstance(told, list) else set()
             for seen in _several(Seen.read, value.get("seen")):
                 if seen.by == site and seen.about in self.keys and seen.holds(self.order, self.keys):
                     self._seen[seen.about, site] = seen
-            for k in _several(Known.read, value.get("known")):
-                if k.holds(site, self.keys[site]):
-                    self._heads.append((site, k))
-                    faults += [x for x in [self.witness.shorter(site, k.head)] if x]
+            for known in _several(Known.read, value.get("known")):
+                if known.holds(site, self.keys[site]):
+                    self._heads.append((site, known))
+                    faults.append(self.witness.shorter(site, known.head))
+        faults = [f for f in faults if f]
         return faults if later else [*faults, *self.settle().get(site, [])]
 
     def waited(self, site: str) -> None:
@@ -272,7 +272,7 @@ class Relay:
         with self._lock:
             for about, nonce in self._fresh.items():
                 key = (about, site)
-                if key in self._seen and self._seen[key].fresh == nonce:
+                if self._answered(about, site):
                     self._mute.pop(key, None)
                 elif self._put.get(key) == nonce:
                     before, count = self._mute.get(key, (nonce, 0))
@@ -296,12 +296,7 @@ class Relay:
     def complete(self, sites: Sequence[str]) -> bool:
         """Whether every one of these sites has told about every other, for the process that is there now."""
         with self._lock:
-            return all(
-                a in self._fresh and (a, b) in self._seen and self._seen[a, b].fresh == self._fresh[a]
-                for a in sites
-                for b in sites
-                if a != b
-            )
+            return all(self._answered(a, b) for a in sites for b in sites if a != b)
 
 
 # ---- what others wrote is read with care

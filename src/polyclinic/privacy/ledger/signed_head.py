@@ -1,7 +1,7 @@
-"""The end of a book: how many lines, the hash of the last, what was spent; signed, and sealed for the book's owner.
+"""Sign the end of a ledger: how many lines, the hash of the last, and what was spent, sealed for the ledger's owner.
 
-Whoever keeps a head elsewhere (a peer, the coordinator, an anchor file) can later show that lines were removed, rewritten
-or put back: a witness can invent no head, because only the book's key signs one.
+A party that keeps a head elsewhere (a peer, the coordinator, an anchor file) can later show that lines were removed,
+rewritten or put back. A witness cannot invent a head, because only the ledger's key signs one.
 """
 
 from __future__ import annotations
@@ -19,21 +19,21 @@ from polyclinic.errors import LedgerError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = ["LedgerKey", "SignedHead", "heads_of"]
+__all__ = ["LedgerKey", "SignedHead", "heads_of", "read_head", "signed_by", "vouch_words"]
 
 SIZE: Final = 1024  # of the sealed summary, whatever is in it
 
 
 @dataclass(frozen=True)
 class SignedHead:
-    """Number of lines and the hash of the last: keep it elsewhere to find a book that was put back.
+    """Number of lines and the hash of the last: keep it elsewhere to find a ledger that was put back.
 
     Attributes
     ----------
     site, book
-        Whose; the book by the hash of the line that carries its key ("" for unsigned books).
+        Whose; the ledger by the hash of the line that carries its key ("" for unsigned ledgers).
     key
-        The book's public key.
+        The ledger's public key.
     sealed
         What was spent, for the owner's eyes: see :meth:`LedgerKey.unseal`.
     """
@@ -47,20 +47,14 @@ class SignedHead:
     signature: str = field(default="", repr=False)
 
     def signed_words(self) -> bytes:
-        """What the book's key signs."""
+        """What the ledger's key signs."""
         words = [self.count, self.hash, self.site, self.book, self.key, self.sealed]
         return b"polyclinic/head/2" + json.dumps(words).encode()
 
     @property
     def valid(self) -> bool:
         """Whether it is signed by the key that it names."""
-        from cryptography.exceptions import InvalidSignature
-
-        try:
-            verifier(self.key).verify(bytes.fromhex(self.signature), self.signed_words())
-        except (InvalidSignature, ValueError):
-            return False
-        return True
+        return signed_by(self.key, self.signature, self.signed_words())
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> SignedHead:
@@ -69,17 +63,28 @@ class SignedHead:
         return cls(int(value["count"]), str(value["hash"]), **texts)
 
 
-def heads_of(told: object) -> dict[str, SignedHead]:
-    """Heads by the name of their site, from what somebody sent; what is not a signed head of that site is left out."""
-    found: dict[str, SignedHead] = {}
-    for site, value in told.items() if isinstance(told, Mapping) else ():
+def heads_of(message: object) -> dict[str, SignedHead]:
+    """Read heads by the name of their site; leave out what is not a signed head of that site."""
+    heads: dict[str, SignedHead] = {}
+    for site, value in message.items() if isinstance(message, Mapping) else ():
         try:
             head = SignedHead.from_json(value)
         except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
             continue
         if head.valid and head.site == site:
-            found[str(site)] = head
-    return found
+            heads[str(site)] = head
+    return heads
+
+
+def read_head(path: Path, faults: list[str]) -> SignedHead | None:
+    """Read the head in a file; what is wrong with it goes to ``faults``."""
+    if not path.exists():
+        return None
+    try:
+        return SignedHead.from_json(json.loads(path.read_text()))
+    except (ValueError, KeyError, TypeError, AttributeError):
+        faults.append(f"{path.name} is not readable")
+        return None
 
 
 @lru_cache(maxsize=64)
@@ -90,8 +95,24 @@ def verifier(key: str) -> Ed25519PublicKey:
     return Ed25519PublicKey.from_public_bytes(bytes.fromhex(key))
 
 
+def signed_by(key: str, signature: str, words: bytes) -> bool:
+    """Whether the owner of a public key signed these words; anything that is no key or no signature did not."""
+    from cryptography.exceptions import InvalidSignature
+
+    try:
+        verifier(key).verify(bytes.fromhex(signature), words)
+    except (InvalidSignature, ValueError, TypeError):
+        return False
+    return True
+
+
+def vouch_words(key: str) -> bytes:
+    """What a site's identity signs to say that a ledger, by its public key, is its own."""
+    return b"polyclinic/book/2" + bytes.fromhex(key)
+
+
 class LedgerKey:
-    """The book's own signing key: beside the book, readable by its owner only, kept over all federations."""
+    """The ledger's own signing key: beside the ledger, readable by its owner only, kept over all federations."""
 
     def __init__(self, raw: bytes) -> None:
         from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -127,7 +148,7 @@ class LedgerKey:
         return self._key.sign(words)
 
     def own(self, purpose: bytes) -> bytes:
-        """A secret of the book for one purpose."""
+        """A secret of the ledger for one purpose."""
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -155,7 +176,7 @@ class LedgerKey:
 
         try:
             raw = bytes.fromhex(sealed)
-            found: dict[str, Any] = json.loads(ChaCha20Poly1305(self._secret).decrypt(raw[:12], raw[12:], None))
+            summary: dict[str, Any] = json.loads(ChaCha20Poly1305(self._secret).decrypt(raw[:12], raw[12:], None))
         except (InvalidTag, ValueError):
             return None
-        return found
+        return summary

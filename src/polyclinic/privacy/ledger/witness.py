@@ -8,26 +8,20 @@ different hashes, which prove that a book was rewritten.
 
 from __future__ import annotations
 
-import fcntl
 import json
-import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import MessageRefused
-from polyclinic.privacy.ledger.signed_head import SignedHead, verifier
+from polyclinic.privacy.ledger.signed_head import SignedHead, signed_by, vouch_words
+from polyclinic.util.atomic_files import atomic, locked
 
-__all__ = ["Known", "Witness", "vouch_words"]
+__all__ = ["Known", "Witness"]
 
 BOOKS: Final = 8  # of one site that are kept, the first ones; a site begins another one only after it lost its key
-
-
-def vouch_words(key: str) -> bytes:
-    """What a site's identity signs to say that a book, by its public key, is its own."""
-    return b"polyclinic/book/2" + bytes.fromhex(key)
 
 
 @dataclass(frozen=True)
@@ -39,15 +33,9 @@ class Known:
 
     def holds(self, site: str, identity: bytes) -> bool:
         """Whether the book's key signed the head, and the identity the book's key."""
-        from cryptography.exceptions import InvalidSignature
-
         if self.head.site != site or not self.head.book or not self.head.valid:
             return False
-        try:
-            verifier(identity.hex()).verify(bytes.fromhex(self.proof), vouch_words(self.head.key))
-        except (InvalidSignature, ValueError):
-            return False
-        return True
+        return signed_by(identity.hex(), self.proof, vouch_words(self.head.key))
 
     def plain(self) -> dict[str, object]:
         """As plain values."""
@@ -60,10 +48,31 @@ class Known:
 
 
 @dataclass
-class _Book:
+class _Ledger:
+    """What is kept of one ledger."""
+
     newest: Known
     sealed: Known | None = None
     fork: tuple[Known, Known] | None = None
+
+    def heads(self) -> list[Known]:
+        """Every head that is kept, each once."""
+        return list(dict.fromkeys(k for k in (self.newest, self.sealed, *(self.fork or ())) if k is not None))
+
+    def plain(self) -> dict[str, object]:
+        """As plain values."""
+        return {
+            "newest": self.newest.plain(),
+            "sealed": None if self.sealed is None else self.sealed.plain(),
+            "fork": None if self.fork is None else [k.plain() for k in self.fork],
+        }
+
+    @classmethod
+    def read(cls, value: Mapping[str, Any]) -> _Ledger:
+        """Inverse of :meth:`plain`."""
+        sealed = None if value["sealed"] is None else Known.read(value["sealed"])
+        fork = None if value["fork"] is None else (Known.read(value["fork"][0]), Known.read(value["fork"][1]))
+        return cls(Known.read(value["newest"]), sealed, fork)
 
 
 class Witness:
@@ -78,7 +87,7 @@ class Witness:
     def __init__(self, path: Path) -> None:
         self.path = path
         self._stamp: tuple[int, int] | None = None
-        self._books: dict[str, dict[str, _Book]] = {}
+        self._ledgers: dict[str, dict[str, _Ledger]] = {}
 
     def keep(self, site: str, known: Known) -> str:
         """Keep a head that holds, if it is news; what is wrong with it, or nothing.
@@ -104,31 +113,33 @@ class Witness:
 
     def _enter(self, site: str, known: Known) -> bool:
         """Whether a head is news."""
-        books = self._books.setdefault(site, {})
-        book, news = books.get(known.head.book), False
-        if book is None:
-            if len(books) >= BOOKS:  # a head that was kept is never given up: new books could push it out
+        ledgers, head = self._ledgers.setdefault(site, {}), known.head
+        ledger = ledgers.get(head.book)
+        if ledger is None:
+            if len(ledgers) >= BOOKS:  # a head that was kept is never given up: new ledgers could push it out
                 raise MessageRefused(
                     f"site {site!r} shows a further book, and {BOOKS} of it are known: this one is not witnessed"
                 )
-            book, news = _Book(known), True
-            books[known.head.book] = book
-        if known.head.count == book.newest.head.count and known.head.hash != book.newest.head.hash:
-            book.fork, news = (book.newest, known), True
-        if known.head.count > book.newest.head.count:
-            book.newest, news = known, True
-        if known.head.sealed and (book.sealed is None or known.head.count > book.sealed.head.count):
-            book.sealed, news = known, True
-        return news
+            ledgers[head.book] = _Ledger(known, known if head.sealed else None)
+            return True
+        before = replace(ledger)
+        newest = ledger.newest.head
+        if head.count == newest.count and head.hash != newest.hash:
+            ledger.fork = (ledger.newest, known)
+        if head.count > newest.count:
+            ledger.newest = known
+        if head.sealed and (ledger.sealed is None or head.count > ledger.sealed.head.count):
+            ledger.sealed = known
+        return ledger != before
 
     def shorter(self, site: str, head: SignedHead) -> str:
         """Whether a site now shows a book with fewer lines than it had."""
         self._read()
-        book = self._books.get(site, {}).get(head.book)
-        if book is None or head.count >= book.newest.head.count:
+        ledger = self._ledgers.get(site, {}).get(head.book)
+        if ledger is None or head.count >= ledger.newest.head.count:
             return ""
         return (
-            f"the book of {site!r} has {head.count} lines and had {book.newest.head.count}: lines were removed, or an "
+            f"the book of {site!r} has {head.count} lines and had {ledger.newest.head.count}: lines were removed, or an "
             "older book was put back"
         )
 
@@ -143,31 +154,22 @@ class Witness:
     def about(self, site: str) -> tuple[Known, ...]:
         """Everything that is known of a site's books: at most four heads each."""
         self._read()
-        out: list[Known] = []
-        for book in self._books.get(site, {}).values():
-            for k in (book.newest, book.sealed, *(book.fork or ())):
-                if k is not None and k not in out:
-                    out.append(k)
-        return tuple(out)
+        return tuple(k for ledger in self._ledgers.get(site, {}).values() for k in ledger.heads())
 
     # ---- the file
 
     def _forked(self, site: str) -> str:
-        for book in self._books.get(site, {}).values():
-            if book.fork is not None and book.newest.head.count <= book.fork[0].head.count:
-                return f"the book of {site!r} was rewritten: two different lines {book.newest.head.count} were signed"
+        for ledger in self._ledgers.get(site, {}).values():
+            count = ledger.newest.head.count
+            if ledger.fork is not None and count <= ledger.fork[0].head.count:
+                return f"the book of {site!r} was rewritten: two different lines {count} were signed"
         return ""
 
     @contextmanager
     def _locked(self) -> Iterator[None]:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        handle = os.open(self.path.with_name(self.path.name + ".lock"), os.O_RDWR | os.O_CREAT, 0o600)
-        try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
+        with locked(self.path.with_name(self.path.name + ".lock")):
             self._read()
             yield
-        finally:
-            os.close(handle)
 
     def _read(self) -> None:
         try:
@@ -177,31 +179,12 @@ class Witness:
         if self._stamp == (stat.st_mtime_ns, stat.st_ino):
             return
         value = json.loads(self.path.read_text())
-        read = {s: {b: _book(x) for b, x in books.items()} for s, books in value.items()}
-        self._books, self._stamp = read, (stat.st_mtime_ns, stat.st_ino)
+        self._ledgers = {s: {b: _Ledger.read(x) for b, x in ledgers.items()} for s, ledgers in value.items()}
+        self._stamp = (stat.st_mtime_ns, stat.st_ino)
 
     def _write(self) -> None:
-        from polyclinic.tensors.io import atomic
-
-        value = {s: {b: _plain(x) for b, x in books.items()} for s, books in self._books.items()}
+        value = {s: {b: x.plain() for b, x in ledgers.items()} for s, ledgers in self._ledgers.items()}
         with atomic(self.path) as temporary:
             temporary.write_text(json.dumps(value))
         stat = self.path.stat()
         self._stamp = (stat.st_mtime_ns, stat.st_ino)
-
-
-def _plain(book: _Book) -> dict[str, object]:
-    return {
-        "newest": book.newest.plain(),
-        "sealed": None if book.sealed is None else book.sealed.plain(),
-        "fork": None if book.fork is None else [k.plain() for k in book.fork],
-    }
-
-
-def _book(value: Mapping[str, Any]) -> _Book:
-    fork = value["fork"]
-    return _Book(
-        Known.read(value["newest"]),
-        None if value["sealed"] is None else Known.read(value["sealed"]),
-        None if fork is None else (Known.read(fork[0]), Known.read(fork[1])),
-    )

@@ -1,1 +1,1 @@
-"""What the owner of the data allows."""
+"""The rules that the data owner sets."""

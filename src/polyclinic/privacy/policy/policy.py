@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator
+from pydantic import BaseModel, ConfigDict, Field
 
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
@@ -14,7 +15,35 @@ from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.ledger.balance import Balance, cost
 from polyclinic.privacy.policy.differencing import alike, exposed
 
-__all__ = ["Policy", "price"]
+__all__ = ["Policy", "StudyRequest", "price"]
+
+
+@dataclass(frozen=True)
+class StudyRequest:
+    """What a study asks of a site.
+
+    Attributes
+    ----------
+    study, method, privacy
+        Its names, and the privacy it asks for.
+    sites, patients
+        How many sites take part, and how many patients are here.
+    order
+        The run it would charge.
+    resume
+        It was admitted before and goes on: what it spent is not counted twice.
+    margin
+        Part of the price that is set aside for what the aggregation leaks.
+    """
+
+    study: str
+    method: str
+    privacy: Privacy | None
+    sites: int
+    patients: int
+    order: str = ""
+    resume: bool = False
+    margin: float = 0.0
 
 
 class Policy(BaseModel):
@@ -55,7 +84,7 @@ class Policy(BaseModel):
     )
     review: Literal["none", "names", "each"] = Field(
         "none",
-        description="Which releases wait for the owner: none, the first of every step's name, or each. 'first' is read as 'names'. "
+        description="Which releases wait for the owner: none, the first of every step's name, or each. "
         "Not said: 'names' between hosts where a person accepts studies (not in a rehearsal, nor with [keys] studies = 'policy').",
     )
     cohorts: tuple[str, ...] = Field(
@@ -92,11 +121,6 @@ class Policy(BaseModel):
         description="May releases without a proven patient-level bound leave? Default: only if no epsilon limit is set.",
     )
 
-    @field_validator("review", mode="before")
-    @classmethod
-    def _first(cls, value: object) -> object:
-        return "names" if value == "first" else value  # the two numbers of a first step tell nothing of what follows
-
     @property
     def allows_unproven(self) -> bool:
         """Whether a release without a proven patient-level bound may leave."""
@@ -110,42 +134,32 @@ class Policy(BaseModel):
         return self.max_epsilon_per_study is not None or self.max_epsilon_total is not None
 
     def study_faults(
-        self,
-        tally: Balance,
-        *,
-        study: str,
-        method: str,
-        privacy: Privacy | None,
-        sites: int,
-        patients: int,
-        cohort: str = "all",
-        order: str = "",
-        resume: bool = False,
-        margin: float = 0.0,
-        beside: tuple[str, ...] = (),
+        self, tally: Balance, asked: StudyRequest, cohort: str = "all", beside: tuple[str, ...] = ()
     ) -> list[str]:
         """Why this study may not run here; empty if it may."""
         faults = []
-        if self.methods is not None and method.lower() not in {m.lower() for m in self.methods}:
-            faults.append(f"method {method!r} is not among the allowed ones: {', '.join(self.methods) or 'none'}")
-        if patients < self.min_patients:  # the number itself may be sensitive, and this text may leave
+        if self.methods is not None and asked.method.lower() not in {m.lower() for m in self.methods}:
+            faults.append(f"method {asked.method!r} is not among the allowed ones: {', '.join(self.methods) or 'none'}")
+        if asked.patients < self.min_patients:  # the number itself may be sensitive, and this text may leave
             faults.append(f"fewer than {self.min_patients} patients")
-        if sites < self.min_sites:
-            faults.append(f"{sites} site(s), at least {self.min_sites} are asked for")
+        if asked.sites < self.min_sites:
+            faults.append(f"{asked.sites} site(s), at least {self.min_sites} are asked for")
+        return faults + self._privacy_faults(tally, asked, cohort, beside)
+
+    def _privacy_faults(self, tally: Balance, asked: StudyRequest, cohort: str, beside: tuple[str, ...]) -> list[str]:
+        privacy = asked.privacy
         if privacy is None or privacy.level != "patient":
-            if not self.allows_unproven:
-                what = (
-                    "no privacy" if privacy is None else "entry-level privacy, which is heuristic and not per patient"
-                )
-                faults.append(f"the study asks for {what}; this site releases only with a patient-level bound")
-            return faults
+            level = "no privacy" if privacy is None else "entry-level privacy, which is heuristic and not per patient"
+            fault = f"the study asks for {level}; this site releases only with a patient-level bound"
+            return [] if self.allows_unproven else [fault]
+        faults = []
         if privacy.delta > self.delta:
             faults.append(f"delta {privacy.delta:g} is larger than the {self.delta:g} allowed")
-        if resume or order in tally.open:  # what it may charge was set aside before
+        if asked.resume or asked.order in tally.open:  # what it may charge was set aside before
             return faults
-        more = cost(price(privacy, margin))
+        more = cost(price(privacy, asked.margin))
         return faults + self.budget_faults(
-            tally, more, study=study, cohort=cohort, order=order, margin=margin, beside=beside
+            tally, more, study=asked.study, cohort=cohort, order=asked.order, margin=asked.margin, beside=beside
         )
 
     def evaluation_faults(self, tally: Balance, people: str, cohort: str) -> list[str]:

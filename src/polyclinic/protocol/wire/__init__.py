@@ -1,1 +1,1 @@
-"""How values travel: bytes, limits, sealed and signed messages, the chain of sums, traffic."""
+"""Encode, limit, seal and sign messages, and count their bytes."""

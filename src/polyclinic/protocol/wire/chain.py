@@ -160,7 +160,7 @@ class Opened:
             raise MessageRefused(f"not an opened sum ({type(e).__name__})") from None
         return cls(tree["number"], tree["attempt"], entered, total, tree["state"], tree["public"], words, sites)
 
-    def check(self, step: Step, sites: Sequence[str], least: int, nodes: int = 1, *, adds: bool = True) -> None:
+    def check(self, step: Step, sites: Sequence[str], least: int, *, adds: bool = True) -> None:
         """Refuse a total that the step cannot have: shapes, bounds, noise, and who is in it.
 
         ``adds``: the total is a sum; then its noise follows from the step, and so does its weight where each one's is 1.
@@ -169,7 +169,7 @@ class Opened:
         t, n = self.total, len(self.entered)
         if self.attempt != max((a for _, a in self.entered.values()), default=-1):
             faults.append("its attempt is not that of the contributions in it")
-        if not set(self.entered) <= set(sites) or not least <= n <= len(sites) or t.members != n * nodes:
+        if not set(self.entered) <= set(sites) or not least <= n <= len(sites) or t.members != n:
             faults.append(f"{n} sites entered, {t.members} are counted, at least {least} are needed")
         if {k: a.shape for k, a in t.arrays.items()} != {k: tuple(s) for k, s in step.shapes.items()}:
             faults.append("its arrays have other names or shapes than those of the step")

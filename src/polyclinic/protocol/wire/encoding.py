@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import dataclasses
 import hashlib
+import math
 import struct
 from collections.abc import Mapping
 from pathlib import Path
@@ -123,9 +124,28 @@ def decode(data: bytes | memoryview, *, limit: int = LIMIT) -> Any:
     (length,) = struct.unpack("<I", data[4:8])
     if length > len(data) - 8:
         raise MessageRefused("message truncated inside its header")
-    view = memoryview(data)[8 : 8 + length]
-    if limit <= LIMIT:  # a checkpoint of our own may be larger, and nobody else wrote it
-        weigh(view, max(WEIGHT * len(data), SMALL))
+    header = _read_header(data, length, checked=limit <= LIMIT)
+    arrays, at = [], 8 + length
+    for entry in header["a"]:
+        kind, shape = _announced(entry)
+        count = math.prod(shape)
+        size = count * np.dtype(kind).itemsize
+        if size > len(data) - at:
+            raise MessageRefused("message truncated inside an array")
+        # A copy, because a buffer in the middle of a message is not aligned, and BLAS then adds in another order.
+        arrays.append(np.frombuffer(data, kind, count, at).reshape(shape).copy())
+        arrays[-1].flags.writeable = False
+        at += size
+    if at != len(data):
+        raise MessageRefused(f"message carries {len(data) - at} bytes that nobody announced")
+    return _fill(header["t"], arrays, 0)
+
+
+def _read_header(data: bytes | memoryview, length: int, *, checked: bool) -> dict[str, Any]:
+    """Read the header. ``checked`` limits its weight: a checkpoint of our own may be larger, and nobody else wrote it."""
+    view, most = memoryview(data)[8 : 8 + length], max(WEIGHT * len(data), SMALL)
+    if checked:
+        weigh(view, most)
     try:
         header = msgpack.unpackb(view, raw=False, strict_map_key=True, max_str_len=length)
     except Exception as e:
@@ -137,28 +157,19 @@ def decode(data: bytes | memoryview, *, limit: int = LIMIT) -> Any:
             f"message in wire version {header['v']!r}, this side speaks {VERSION}",
             hint="upgrade the side with the smaller number",
         )
-    if limit <= LIMIT and ARRAYS * len(header["a"]) > max(WEIGHT * len(data), SMALL):
+    if checked and ARRAYS * len(header["a"]) > most:
         raise MessageRefused(f"message announces {len(header['a']):,} arrays in {len(data):,} bytes")
-    arrays, at = [], 8 + length
-    for entry in header["a"]:
-        if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and entry[0] in TYPES):
-            raise MessageRefused("message announces an array of an unknown type")
-        shape = entry[1]
-        if not isinstance(shape, list) or len(shape) > 8 or not all(type(d) is int and 0 <= d < 2**40 for d in shape):
-            raise MessageRefused("message announces an array of a wrong shape")
-        count = 1
-        for d in shape:
-            count *= d
-        size = count * np.dtype(entry[0]).itemsize
-        if size > len(data) - at:
-            raise MessageRefused("message truncated inside an array")
-        # A copy, because a buffer in the middle of a message is not aligned, and BLAS then adds in another order.
-        arrays.append(np.frombuffer(data, entry[0], count, at).reshape(shape).copy())
-        arrays[-1].flags.writeable = False
-        at += size
-    if at != len(data):
-        raise MessageRefused(f"message carries {len(data) - at} bytes that nobody announced")
-    return _fill(header["t"], arrays, 0)
+    return header
+
+
+def _announced(entry: object) -> tuple[str, list[int]]:
+    """Return the type and the shape of an array that a header announces."""
+    if not (isinstance(entry, list) and len(entry) == 2 and isinstance(entry[0], str) and entry[0] in TYPES):
+        raise MessageRefused("message announces an array of an unknown type")
+    kind, shape = entry
+    if not isinstance(shape, list) or len(shape) > 8 or not all(type(d) is int and 0 <= d < 2**40 for d in shape):
+        raise MessageRefused("message announces an array of a wrong shape")
+    return kind, shape
 
 
 def save(path: Path, value: object) -> None:

@@ -111,17 +111,17 @@ def versions(codes: Iterable[Code], kind: str) -> set[int]:
     >>> versions([Code("428.0"), Code("I50.9")], "diagnosis"), versions([Code("aspirin")], "diagnosis")
     ({9, 10}, set())
     """
-    found: set[int] = set()
+    numbers: set[int] = set()
     for c in codes:
         if c.system is not None:
-            found |= {ICD[c.system]} if c.system in ICD else set()
+            numbers |= {ICD[c.system]} if c.system in ICD else set()
         elif kind in ("diagnosis", "procedure") and not c.code.strip().upper().startswith(("E", "V")):
             # E878 and V570 exist in both: an undotted code that starts with E or V proves nothing.
             nine, ten = ("icd9cm", "icd10cm") if kind == "diagnosis" else ("icd9proc", "icd10pcs")
             in9, in10 = normal(c.code, nine) in _names(nine), normal(c.code, ten) in _names(ten)
             if in9 != in10:
-                found.add(9 if in9 else 10)
-    return found
+                numbers.add(9 if in9 else 10)
+    return numbers
 
 
 def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> list[Group]:
@@ -163,12 +163,16 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> 
     out = []
     for c in codes:
         system = c.system or (guess if rule.to not in ("as-is", "normal") else None)
-        made = Group(c.code) if rule.to == "as-is" else _map(normal(c.code, system), system, rule.to)
-        if made.label is None and rule.unmapped == "keep":
-            made = Group(normal(c.code, system))
-        same = made.label in (c.code, normal(c.code, system))
-        named = c.description if same and c.description else made.name or name_of(made.label or "", system or guess)
-        out.append(Group(made.label, named or made.label or ""))
+        target = Group(c.code) if rule.to == "as-is" else _map(normal(c.code, system), system, rule.to)
+        if target.label is None and rule.unmapped == "keep":
+            target = Group(normal(c.code, system))
+        unchanged = target.label in (c.code, normal(c.code, system))
+        title = (
+            c.description
+            if unchanged and c.description
+            else target.name or name_of(target.label or "", system or guess)
+        )
+        out.append(Group(target.label, title or target.label or ""))
     return _name_by_member(codes, out)
 
 
@@ -185,8 +189,8 @@ def name_of(code: str, system: str | None) -> str:
     names = _names(system)
     if code in names:
         return names[code]
-    below = _children(code, ICD[system]) if system in ("icd9cm", "icd10", "icd10cm") else []
-    return f"{names[below[0]]}, and others" if below else ""
+    children = _children(code, ICD[system]) if system in ("icd9cm", "icd10", "icd10cm") else []
+    return f"{names[children[0]]}, and others" if children else ""
 
 
 def _shortened(c: Code, parts: int) -> Group:
@@ -196,8 +200,8 @@ def _shortened(c: Code, parts: int) -> Group:
     Group(label='cardiovascular|arrhythmias', name='cardiovascular, arrhythmias')
     """
     mark = next((m for m in ("|", ">", "/") if m in c.code), "|")
-    kept = [x.strip() for x in c.code.split(mark)][:parts]
-    return Group(mark.join(kept), ", ".join(kept))
+    pieces = [x.strip() for x in c.code.split(mark)][:parts]
+    return Group(mark.join(pieces), ", ".join(pieces))
 
 
 def _guessed(found: set[int], kind: str) -> str | None:
@@ -229,12 +233,12 @@ def _map(code: str, system: str | None, to: str) -> Group:
         chapter = _look(code, 9, "chapter")
         return Group(f"ICD-9 {chapter}", CHAPTERS9[int(chapter) - 1]) if chapter else Group(None)
     ten = code if version == 10 else _look(code, 9, "icd10")
-    found = _look(ten, 10, to) if ten else None
-    if not found:
+    target = _look(ten, 10, to) if ten else None
+    if not target:
         return Group(None)
     if to == "ccsr":
-        return Group(f"CCSR {found}")
-    span, _, title = found.partition(" | ")
+        return Group(f"CCSR {target}")
+    span, _, title = target.partition(" | ")
     return Group(f"ICD-10 {span}", title)
 
 
@@ -248,20 +252,20 @@ def _mapper() -> Mapper:
 @cache
 def _look(code: str, version: int, target: str) -> str | None:
     """One step of the offline maps; a heading maps where all codes under it agree (428 -> CCS 108)."""
-    found = _mapper().map(code, source=f"icd{version}", target=target)
-    if found in (None, "", "NoDx"):
-        below = {_mapper().map(c, source=f"icd{version}", target=target) for c in _children(code, version)}
-        found = next(iter(below)) if len(below) == 1 else None
-    return None if found in (None, "", "NoDx") else str(found)
+    group_code = _mapper().map(code, source=f"icd{version}", target=target)
+    if group_code in (None, "", "NoDx"):
+        targets = {_mapper().map(c, source=f"icd{version}", target=target) for c in _children(code, version)}
+        group_code = next(iter(targets)) if len(targets) == 1 else None
+    return None if group_code in (None, "", "NoDx") else str(group_code)
 
 
 def _children(code: str, version: int) -> list[str]:
-    listed = _sorted_codes(version)
-    start = bisect_left(listed, code)
+    codes = _sorted_codes(version)
+    start = bisect_left(codes, code)
     end = start
-    while end < len(listed) and listed[end].startswith(code):
+    while end < len(codes) and codes[end].startswith(code):
         end += 1
-    return listed[start:end] if len(code) >= 3 else []
+    return codes[start:end] if len(code) >= 3 else []
 
 
 @cache
@@ -307,15 +311,15 @@ def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path) -> 
     table: dict[tuple[int | None, str], Group] = {}
     clash = []
     for r in rows:
-        made = Group(r["group"].strip(), (r.get("name") or "").strip())
+        target = Group(r["group"].strip(), (r.get("name") or "").strip())
         key = _version(r.get("version")), _plain(r["code"])
-        if table.setdefault(key, made) != made:
-            clash.append(f"code {r['code']!r} is in groups {table[key].label!r} and {made.label!r}")
+        if table.setdefault(key, target) != target:
+            clash.append(f"code {r['code']!r} is in groups {table[key].label!r} and {target.label!r}")
     if clash:
         raise DataError(f"{path}: codes in several groups", faults=clash[:20], hint="keep one group for a code")
     keep = rule.unmapped == "keep"
-    seen = versions(codes, kind)
-    guess = next(iter(seen)) if len(seen) == 1 else None
+    numbers = versions(codes, kind)
+    guess = next(iter(numbers)) if len(numbers) == 1 else None
     out = [
         _found(table, c, guess) or (Group(normal(c.code, c.system), c.description or "") if keep else Group(None))
         for c in codes
@@ -329,8 +333,8 @@ def _version(text: str | None) -> int | None:
     >>> _version("ICD10CM"), _version("9"), _version("SNOMED"), _version(None)
     (10, 9, None, None)
     """
-    found = re.fullmatch(r"(?:ICD)?[-_ ]?(9|10)[-_ ]?(?:CM|PCS|PROC)?", (text or "").strip().upper())
-    return int(found[1]) if found else None
+    match = re.fullmatch(r"(?:ICD)?[-_ ]?(9|10)[-_ ]?(?:CM|PCS|PROC)?", (text or "").strip().upper())
+    return int(match[1]) if match else None
 
 
 def _found(table: Mapping[tuple[int | None, str], Group], c: Code, guess: int | None) -> Group | None:
@@ -352,29 +356,29 @@ def _renamed(rows: list[dict[str, str]]) -> list[dict[str, str]]:
     >>> _renamed([{"ICD10": "I50", "PheCode": "428", "Phenotype": "Heart failure"}])
     [{'code': 'I50', 'group': '428', 'name': 'Heart failure', 'version': '10'}]
     """
-    there = {k.strip().lower().replace(" ", "_"): k for k in rows[0] if k} if rows else {}
-    said = next(
-        (there[c] for c in ("version", "icd_version", "flag", "vocabulary_id", "vocabulary") if c in there), None
+    headers = {k.strip().lower().replace(" ", "_"): k for k in rows[0] if k} if rows else {}
+    version_column = next(
+        (headers[c] for c in ("version", "icd_version", "flag", "vocabulary_id", "vocabulary") if c in headers), None
     )
-    if {"code", "group"} <= set(there):
-        return [{**r, "version": r[said] or ""} for r in rows] if said is not None else rows
+    if {"code", "group"} <= set(headers):
+        return [{**r, "version": r[version_column] or ""} for r in rows] if version_column is not None else rows
     names = {
         "code": ("icd", "icd9", "icd9cm", "icd10", "icd10cm", "icd_code", "code", "drug", "drug_name", "source_code"),
         "group": ("phecode", "phecodex", "ingredient", "ingredient_name"),
         "name": ("phenotype", "phecode_string", "phecode_description", "description"),
     }
-    found = {to: next((there[c] for c in given if c in there), None) for to, given in names.items()}
-    if found["code"] is None or found["group"] is None:
+    columns = {to: next((headers[c] for c in given if c in headers), None) for to, given in names.items()}
+    if columns["code"] is None or columns["group"] is None:
         return rows
-    named = re.sub(r"\D", "", found["code"]) if found["code"].strip().lower().startswith("icd") else ""
+    header_version = re.sub(r"\D", "", columns["code"]) if columns["code"].strip().lower().startswith("icd") else ""
     out: dict[tuple[str, str], dict[str, str]] = {}
     for r in rows:
-        one = {to: (r[k] or "").strip() for to, k in found.items() if k is not None}
-        version = named or ((r[said] or "").strip() if said is not None else "")
+        cells = {to: (r[k] or "").strip() for to, k in columns.items() if k is not None}
+        version = header_version or ((r[version_column] or "").strip() if version_column is not None else "")
         if version:
-            one["version"] = version
-        if one["group"]:
-            out.setdefault((version, one["code"]), one)
+            cells["version"] = version
+        if cells["group"]:
+            out.setdefault((version, cells["code"]), cells)
     return list(out.values())
 
 

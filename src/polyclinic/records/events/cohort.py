@@ -63,29 +63,29 @@ def restrict(
 
     Makes the table ``member`` (patient_id, index_date, why).
     """
-    what = "the protocol of the study"
+    subject = "the protocol of the study"
     _check(node, study, opened)
-    with reading(what):
+    with reading(subject):
         _members(con, node, study, opened)
         _mark(con, study, opened)
-        judged = USABLE + (LEFT_OUT if opened.pushed else "")
-        rows = con.execute(f"SELECT nth, why, sum(n) FROM ({judged}) GROUP BY ALL").fetchall()
-        left = con.execute(f"SELECT patient_id, max(coalesce(nth, 99)) FROM ({judged}) GROUP BY 1").fetchnumpy()
+        fates = USABLE + (LEFT_OUT if opened.pushed else "")
+        rows = con.execute(f"SELECT nth, why, sum(n) FROM ({fates}) GROUP BY ALL").fetchall()
+        last_steps = con.execute(f"SELECT patient_id, max(coalesce(nth, 99)) FROM ({fates}) GROUP BY 1").fetchnumpy()
         con.execute("DROP TABLE canonical")
         con.execute(
             "CREATE TABLE canonical AS SELECT * EXCLUDE (nth, why, dropped), coalesce(dropped, why) AS dropped FROM restricted"
         )
         con.execute("DROP TABLE restricted")
     total = sum(int(r[2]) for r in rows)
-    asked = _asked(node, study, opened)
-    last = np.asarray(left.popitem()[1]) if left else np.zeros(0)
+    steps_taken = _asked(node, study, opened)
+    last = np.asarray(last_steps.popitem()[1]) if last_steps else np.zeros(0)
     steps, attrition = [], [Attrition("in the source", len(last), total)]
     for n, name in enumerate(STEPS):
-        if name not in asked:
+        if name not in steps_taken:
             continue
-        gone = {str(r[1]): int(r[2]) for r in rows if r[0] == n}
-        steps.append(Stage(name, total, total - sum(gone.values()), gone))
-        total -= sum(gone.values())
+        reasons = {str(r[1]): int(r[2]) for r in rows if r[0] == n}
+        steps.append(Stage(name, total, total - sum(reasons.values()), reasons))
+        total -= sum(reasons.values())
         attrition.append(Attrition(name, int((last > n).sum()), total))
     if total == 0:
         raise DataError(
@@ -140,14 +140,14 @@ def _check(node: Node, study: Study | None, opened: OpenedSource) -> None:
 def _in_types(con: Connection, types: Sequence[str], column: str) -> str:
     """SQL: a visit's type is one of these, or a descendant of one (OMOP)."""
     names = {x for t in types for x in TYPES.get(t.strip().lower(), (t.strip().lower(),))}
-    below = con.execute("SELECT count(*) FROM duckdb_views() WHERE view_name = 'concept_ancestor'").fetchone()
-    if below and below[0]:
-        listed = ", ".join(map(literal, sorted(names)))
+    hierarchy = con.execute("SELECT count(*) FROM duckdb_views() WHERE view_name = 'concept_ancestor'").fetchone()
+    if hierarchy and hierarchy[0]:
+        literals = ", ".join(map(literal, sorted(names)))
         names |= {
             str(r[0])
             for r in con.execute(
                 "SELECT CAST(descendant_concept_id AS VARCHAR) FROM concept_ancestor "
-                f"WHERE CAST(ancestor_concept_id AS VARCHAR) IN ({listed})"
+                f"WHERE CAST(ancestor_concept_id AS VARCHAR) IN ({literals})"
             ).fetchall()
         }
     return f"coalesce(lower(trim(CAST({column} AS VARCHAR))) IN ({', '.join(map(literal, sorted(names)))}), false)"
@@ -179,19 +179,19 @@ def _entries(con: Connection, node: Node, study: Study, opened: OpenedSource) ->
         return f"SELECT CAST(subject_id AS VARCHAR) AS patient_id, TRY_CAST(cohort_start_date AS DATE) AS day FROM ({query})"
     first = dict(c.first) if c is not None else {}
     types = first.pop("visits", study.visits.types if study.visits else ())
-    chosen = _in_types(con, types, "v.type") if types else "true"
+    type_condition = _in_types(con, types, "v.type") if types else "true"
     query = (
         "SELECT CAST(v.patient_id AS VARCHAR) AS patient_id, TRY_CAST(v.starts AS DATE) AS day, "
-        f"CAST(v.visit_id AS VARCHAR) AS visit_id FROM ({_stays(con, opened)}) v WHERE {chosen}"
+        f"CAST(v.visit_id AS VARCHAR) AS visit_id FROM ({_stays(con, opened)}) v WHERE {type_condition}"
     )
     for kind, codes in first.items():
         plain = [x.strip().upper().replace(".", "") for x in codes]
         begins = " OR ".join(f"starts_with(plain, {literal(x)})" for x in plain)
-        same = ", ".join(map(literal, plain))
+        literals = ", ".join(map(literal, plain))
         query = (
             f"SELECT q.* FROM ({query}) q SEMI JOIN (SELECT patient_id, visit_id FROM (SELECT *, "
             f"replace(upper(trim(code)), '.', '') AS plain FROM canonical WHERE dropped IS NULL AND kind = {literal(kind)}) "
-            f"WHERE plain IN ({same}) OR (system IN {ICD} AND ({begins}))) e USING (patient_id, visit_id)"
+            f"WHERE plain IN ({literals}) OR (system IN {ICD} AND ({begins}))) e USING (patient_id, visit_id)"
         )
     return query
 
@@ -202,11 +202,11 @@ def early_members(con: Connection, node: Node, study: Study, opened: OpenedSourc
     A patient who is two rows of ``person`` is told apart only later, so nothing is decided for a table with such.
     """
     with reading("the protocol of the study"):
-        twice = con.execute("SELECT count(person_id) - count(DISTINCT person_id) FROM person").fetchone()
-        if twice is None or twice[0]:
+        repeated = con.execute("SELECT count(person_id) - count(DISTINCT person_id) FROM person").fetchone()
+        if repeated is None or repeated[0]:
             return None
-        everybody = "SELECT DISTINCT CAST(person_id AS VARCHAR) AS patient_id FROM person WHERE person_id IS NOT NULL"
-        _members(con, node, study, opened, everybody)
+        persons = "SELECT DISTINCT CAST(person_id AS VARCHAR) AS patient_id FROM person WHERE person_id IS NOT NULL"
+        _members(con, node, study, opened, persons)
         rows = con.execute(
             "SELECT patient_id, CAST(index_date AS VARCHAR), CAST(seen_from AS VARCHAR), CAST(seen_to AS VARCHAR) "
             "FROM member WHERE fate IS NULL AND isfinite(index_date) ORDER BY 1"
@@ -258,8 +258,8 @@ def _members(con: Connection, node: Node, study: Study | None, opened: OpenedSou
             f"WHEN e.index_date - {since} < {c.washout} OR {since} IS NULL "
             "THEN {'nth': 3, 'why': 'observed too shortly before the index date'}"
         )
-    more = " UNION SELECT patient_id FROM pushed WHERE NOT empty" if opened.pushed else ""
-    people = people or f"SELECT DISTINCT patient_id FROM canonical WHERE dropped IS NULL{more}"
+    pushed_patients = " UNION SELECT patient_id FROM pushed WHERE NOT empty" if opened.pushed else ""
+    people = people or f"SELECT DISTINCT patient_id FROM canonical WHERE dropped IS NULL{pushed_patients}"
     con.execute(
         "CREATE OR REPLACE TEMP TABLE member AS SELECT p.patient_id, e.index_date, s.starts AS seen_from, s.ends AS seen_to, "
         f"CASE {' '.join(cases)} END AS fate FROM ({people}) p "
@@ -282,12 +282,14 @@ def _mark(con: Connection, study: Study | None, opened: OpenedSource) -> None:
         cases.append(f"WHEN {day} IS NULL THEN {{'nth': 4, 'why': 'no time'}}")
         cases.append(f"WHEN NOT ({_between(day, study)}) THEN {{'nth': 4, 'why': 'outside the study period'}}")
     if study is not None and (study.cohort is not None or t is not None) and opened.observed is not None:
-        inside = (
+        in_period = (
             f"{day} BETWEEN m.seen_from AND m.seen_to"
             if relative
             else f"EXISTS (SELECT 1 FROM spans n WHERE n.patient_id = c.patient_id AND {day} BETWEEN n.starts AND n.ends)"
         )
-        cases.append(f"WHEN NOT coalesce({inside}, false) THEN {{'nth': 5, 'why': 'outside the observation period'}}")
+        cases.append(
+            f"WHEN NOT coalesce({in_period}, false) THEN {{'nth': 5, 'why': 'outside the observation period'}}"
+        )
     if study is not None and study.visits is not None:
         joins += (
             f" LEFT JOIN (SELECT DISTINCT CAST(patient_id AS VARCHAR) AS patient_id, CAST(visit_id AS VARCHAR) AS visit_id FROM "

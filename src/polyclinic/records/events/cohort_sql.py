@@ -20,32 +20,32 @@ def owners_query(con: Connection, node: Node, rule: CohortRule) -> str:
 
     It is one SELECT over the source's own tables: nothing else is read, nothing is written.
     """
-    listed = [str(x) for x in node.policy.get("cohorts", ())]
-    found = next(
-        (p for p in map(node.path, listed) if p.is_file() and hash_of(p) == rule.sha256),
+    paths = [str(x) for x in node.policy.get("cohorts", ())]
+    file = next(
+        (p for p in map(node.path, paths) if p.is_file() and hash_of(p) == rule.sha256),
         None,
     )
-    if found is None:
+    if file is None:
         raise PolicyRefusal(
             f"site {node.name!r}: the study's cohort {rule.sql!r} is not one that this site runs",
             faults=[f"no file of [policy] cohorts has the digest {str(rule.sha256)[:16]}..."],
             hint="the owner reads the SQL, puts it at the node and lists it: [policy] cohorts = ['hf.sql']",
         )
-    text = found.read_text(encoding="utf-8").strip().rstrip(";")
-    tree = _parsed(con, text, found.name)
+    text = file.read_text(encoding="utf-8").strip().rstrip(";")
+    tree = _parsed(con, text, file.name)
     names: set[str] = set()
     faults: list[str] = []
     _walk(tree, names, faults, set())
-    here = {
+    views = {
         str(r[0]).lower() for r in con.execute("SELECT view_name FROM duckdb_views() WHERE NOT internal").fetchall()
     }
-    faults += [f"table {n!r} is not one of this source" for n in sorted(names) if n not in here]
+    faults += [f"table {n!r} is not one of this source" for n in sorted(names) if n not in views]
     if faults:
-        raise DataError(f"{found.name}: not a query over the source's tables", faults=faults)
+        raise DataError(f"{file.name}: not a query over the source's tables", faults=faults)
     columns = [str(r[0]).lower() for r in con.execute(f"DESCRIBE {text}").fetchall()]
     if sorted(columns) != sorted(COLUMNS):
         raise DataError(
-            f"{found.name}: its columns are {', '.join(columns)}", hint=f"SELECT {', '.join(COLUMNS)} FROM ..."
+            f"{file.name}: its columns are {', '.join(columns)}", hint=f"SELECT {', '.join(COLUMNS)} FROM ..."
         )
     return text
 

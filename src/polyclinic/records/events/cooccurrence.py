@@ -54,20 +54,20 @@ def count_together(
     """
     sizes = [len(a.labels or ()) for a in vocabulary.axes]
     with reading("events"):
-        entering, used = _units(con, rule, len(sizes), None if site is None else vocabulary.sites.index(site))
+        entering, counted = _units(con, rule, len(sizes), None if site is None else vocabulary.sites.index(site))
         parts = [_reduced(*part, sizes, rule) for part in _slices(con, rule, len(sizes))]
         con.execute(f"DROP {'TABLE' if _is(con, 'unit', 'TABLE') else 'VIEW'} unit")
         if site is None:
             con.execute("DROP TABLE fact")
-    dropped = {lonely(rule): entering - used} if entering > used else {}
-    step = Stage("count together" if site is None else f"count together at {site}", entering, used, dropped)
+    dropped = {lonely(rule): entering - counted} if entering > counted else {}
+    step = Stage("count together" if site is None else f"count together at {site}", entering, counted, dropped)
     if not parts:
-        nothing = NothingTogether(
+        empty_error = NothingTogether(
             "nothing occurs together: the tensor would be empty",
             hint="a wider window, other modes, or fewer restrictions on codes",
         )
-        nothing.entering = entering
-        raise nothing
+        empty_error.entering = entering
+        raise empty_error
     return _tensor(parts, vocabulary), step
 
 
@@ -82,20 +82,20 @@ def repeats(con: Connection, rule: TensorRule) -> float:
 
 def _units(con: Connection, rule: TensorRule, modes: int, site: int | None) -> tuple[int, int]:
     """Table ``unit`` (p, w, t, mode, code) of events that can have a partner; how many events entered, and how many are left."""
-    where = "" if site is None else f" WHERE f.s = {int(site)}"
-    same = con.execute(
+    condition = "" if site is None else f" WHERE f.s = {int(site)}"
+    unchanged = con.execute(
         "SELECT count(*) = (SELECT count(DISTINCT (mode, code)) FROM fact) AND bool_and(label = code) FROM chosen"
     ).fetchone()
     source = (
-        f"SELECT f.p, f.w, f.t, f.mode, f.code FROM fact f{where}"
-        if same and same[0]  # every code is kept where it is
-        else f"SELECT f.p, f.w, f.t, f.mode, c.code FROM fact f JOIN chosen c ON c.mode = f.mode AND c.label = f.code{where}"
+        f"SELECT f.p, f.w, f.t, f.mode, f.code FROM fact f{condition}"
+        if unchanged and unchanged[0]  # every code is kept where it is
+        else f"SELECT f.p, f.w, f.t, f.mode, c.code FROM fact f JOIN chosen c ON c.mode = f.mode AND c.label = f.code{condition}"
     )
     # Only a patient (and, where the place is a visit or a day, only a place) with every mode can have a value.
-    by = "w" if rule.placed else "p"
+    place = "w" if rule.placed else "p"
     con.execute(
-        f"CREATE OR REPLACE TEMP TABLE places AS SELECT {by}, count(*) AS n, bit_or(1 << CAST(mode AS INTEGER)) = {2**modes - 1} "
-        f"AS whole FROM ({source}) GROUP BY {by}"
+        f"CREATE OR REPLACE TEMP TABLE places AS SELECT {place}, count(*) AS n, bit_or(1 << CAST(mode AS INTEGER)) = {2**modes - 1} "
+        f"AS whole FROM ({source}) GROUP BY {place}"
     )
     counts = (
         _one(con, "SELECT coalesce(sum(n), 0) FROM places"),
@@ -105,7 +105,7 @@ def _units(con: Connection, rule: TensorRule, modes: int, site: int | None) -> t
         con.execute(f"CREATE TEMP VIEW unit AS {source}")
     else:
         con.execute(
-            f"CREATE TEMP TABLE unit AS SELECT * FROM ({source}) SEMI JOIN (SELECT {by} FROM places WHERE whole) USING ({by})"
+            f"CREATE TEMP TABLE unit AS SELECT * FROM ({source}) SEMI JOIN (SELECT {place} FROM places WHERE whole) USING ({place})"
         )
     con.execute("DROP TABLE places")
     return counts
@@ -113,18 +113,18 @@ def _units(con: Connection, rule: TensorRule, modes: int, site: int | None) -> t
 
 def _is(con: Connection, name: str, kind: str) -> bool:
     """Whether a temporary table, or view, of this name is there."""
-    listed = "duckdb_views() WHERE view_name" if kind == "VIEW" else "duckdb_tables() WHERE table_name"
-    return bool(_one(con, f"SELECT count(*) FROM {listed} = '{name}' AND temporary"))
+    relation = "duckdb_views() WHERE view_name" if kind == "VIEW" else "duckdb_tables() WHERE table_name"
+    return bool(_one(con, f"SELECT count(*) FROM {relation} = '{name}' AND temporary"))
 
 
 def _slices(con: Connection, rule: TensorRule, modes: int) -> Iterator[tuple[dict[str, Any], bool]]:
     """Combinations of codes, patient by patient, some patients at a time; True where each row is a whole cell."""
     place = "w" if rule.placed else "p"
     # How many combinations a patient has, from above: the product of the numbers of events of each mode in a place.
-    each = ", ".join(f"count(*) FILTER (mode = {m}) AS n{m}" for m in range(modes))
+    counts = ", ".join(f"count(*) FILTER (mode = {m}) AS n{m}" for m in range(modes))
     size = " * ".join(f"CAST(n{m} AS DOUBLE)" for m in range(modes))
     load = con.execute(
-        f"SELECT p, sum({size}) AS n FROM (SELECT p, {place}, {each} FROM unit GROUP BY ALL) GROUP BY p ORDER BY p"
+        f"SELECT p, sum({size}) AS n FROM (SELECT p, {place}, {counts} FROM unit GROUP BY ALL) GROUP BY p ORDER BY p"
     ).fetchnumpy()
     people = np.asarray(load["p"])
     if not len(people):
@@ -143,11 +143,11 @@ def _joined(rule: TensorRule, modes: int, span: str) -> str:
     """The combinations of some patients: p, c0 ... and, where it is not one a row, value."""
     cells = ", ".join(f"u{m}.code AS c{m}" for m in range(modes))
     product = " * ".join(f"u{m}.n" for m in range(modes))
-    several = rule.count in ("visits", "days")
+    summed = rule.count in ("visits", "days")
     if rule.hours is not None:
         value = (
             f"least({', '.join(f'count(DISTINCT u{m}.w)' for m in range(modes))})"
-            if several
+            if summed
             else "1"
             if rule.count == "presence"
             else f"sum({product})"
@@ -159,12 +159,12 @@ def _joined(rule: TensorRule, modes: int, span: str) -> str:
         key, n = "w", "CAST(count(*) AS DOUBLE)" if rule.count == "product" else "1"
         value = f", {product} AS value" if rule.count == "product" else ""
     else:
-        key, n = "p", "CAST(count(DISTINCT w) AS DOUBLE)" if several else "CAST(count(*) AS DOUBLE)"
+        key, n = "p", "CAST(count(DISTINCT w) AS DOUBLE)" if summed else "CAST(count(*) AS DOUBLE)"
         least = ", ".join(f"u{m}.n" for m in range(modes))
-        value = f", least({least}) AS value" if several else f", {product} AS value" if rule.count == "product" else ""
-    one = f"SELECT p, {key} AS place, code, {n} AS n FROM unit WHERE mode = {{}} AND {span} GROUP BY ALL"
-    tables = f"({one.format(0)}) u0" + "".join(
-        f" JOIN ({one.format(m)}) u{m} ON u{m}.place = u0.place" for m in range(1, modes)
+        value = f", least({least}) AS value" if summed else f", {product} AS value" if rule.count == "product" else ""
+    mode_query = f"SELECT p, {key} AS place, code, {n} AS n FROM unit WHERE mode = {{}} AND {span} GROUP BY ALL"
+    tables = f"({mode_query.format(0)}) u0" + "".join(
+        f" JOIN ({mode_query.format(m)}) u{m} ON u{m}.place = u0.place" for m in range(1, modes)
     )
     return f"SELECT u0.p AS p, {cells}{value} FROM {tables}"
 
@@ -173,13 +173,13 @@ def _near(rule: TensorRule, modes: int, span: str) -> str:
     """Events whose times lie at most a window apart, first to last."""
     width = round((rule.hours or 0) * 3_600_000_000)
     columns = "p, t, code, w" if rule.count in ("visits", "days") else "p, t, code"
-    one = f"SELECT {columns}, t // {width} AS bucket, CAST(count(*) AS DOUBLE) AS n FROM unit WHERE mode = {{}} AND {span} GROUP BY ALL"
-    tables = f"({one.format(0)}) u0"
+    mode_query = f"SELECT {columns}, t // {width} AS bucket, CAST(count(*) AS DOUBLE) AS n FROM unit WHERE mode = {{}} AND {span} GROUP BY ALL"
+    tables = f"({mode_query.format(0)}) u0"
     for m in range(1, modes):
         # Times within a window lie in the same or the next bucket of its width: an equality join instead of all pairs.
-        spread = f"(SELECT u.* REPLACE (bucket + d.shift AS bucket) FROM ({one.format(m)}) u, (VALUES (-1), (0), (1)) d(shift))"
-        near = " AND ".join(f"abs(u{m}.t - u{k}.t) <= {width}" for k in range(m))
-        tables += f" JOIN {spread} u{m} ON u{m}.p = u0.p AND u{m}.bucket = u0.bucket AND {near}"
+        spread = f"(SELECT u.* REPLACE (bucket + d.shift AS bucket) FROM ({mode_query.format(m)}) u, (VALUES (-1), (0), (1)) d(shift))"
+        within = " AND ".join(f"abs(u{m}.t - u{k}.t) <= {width}" for k in range(m))
+        tables += f" JOIN {spread} u{m} ON u{m}.p = u0.p AND u{m}.bucket = u0.bucket AND {within}"
     return tables
 
 
@@ -199,12 +199,12 @@ def _reduced(columns: dict[str, Any], whole: bool, sizes: Sequence[int], rule: T
             order = np.argsort(key, kind="stable")
             key, value = key[order], value[order]
         first = np.flatnonzero(np.diff(key, prepend=-1))
-        rest = key[first]
+        remainder = key[first]
         codes = []
         for size in sizes[::-1]:
-            rest, c = np.divmod(rest, size)
+            remainder, c = np.divmod(remainder, size)
             codes.insert(0, c.astype(np.uint16 if size <= 65_535 else np.int32))
-        people = rest + low
+        people = remainder + low
         length = len(key)
     else:  # more combinations of codes than a number can hold
         order = np.lexsort((*codes[::-1], p))
@@ -230,10 +230,10 @@ def _reduced(columns: dict[str, Any], whole: bool, sizes: Sequence[int], rule: T
 def _taken(parts: list[Cells], n: int, kind: type[np.generic] | None = None) -> NDArray[np.generic]:
     """One column of all parts, which let go of it."""
     out = np.empty(sum(len(x[n]) for x in parts), kind or parts[0][n].dtype)
-    at = 0
+    position = 0
     for x in parts:
-        out[at : at + len(x[n])] = x[n]
-        at += len(x[n])
+        out[position : position + len(x[n])] = x[n]
+        position += len(x[n])
         x[n] = x[n][:0]
     return out
 
@@ -246,10 +246,10 @@ def _tensor(parts: list[Cells], vocabulary: Vocabulary) -> SparseTensor:
     for m, (axis, fixed) in enumerate(zip(vocabulary.axes, vocabulary.fixed)):
         c = _taken(parts, m + 2)
         if not fixed:
-            seen = np.bincount(c, minlength=len(axis.labels or ())) > 0
-            if not seen.all():
-                c = (np.cumsum(seen) - 1).astype(np.uint16 if seen.sum() <= 65_535 else np.int32)[c]
-                axis = axis.take(np.flatnonzero(seen).tolist())
+            occurs = np.bincount(c, minlength=len(axis.labels or ())) > 0
+            if not occurs.all():
+                c = (np.cumsum(occurs) - 1).astype(np.uint16 if occurs.sum() <= 65_535 else np.int32)[c]
+                axis = axis.take(np.flatnonzero(occurs).tolist())
         codes.append(c)
         axes.append(axis)
     values = _taken(parts, len(codes) + 2, np.float64)

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Mapping
+from collections.abc import Callable, Container, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Final
+from typing import Final, NamedTuple
 
 from polyclinic.config import Node, Study
 from polyclinic.config.source import BUILT_IN
@@ -14,7 +14,7 @@ from polyclinic.records.attrition import Attrition, Stage
 from polyclinic.records.engine import Connection, literal, reading
 from polyclinic.records.events.cohort import early_members, opt_out, restrict, restricts
 from polyclinic.records.sources.base import COLUMNS, SYSTEMS, OpenedSource, open_source, source_of
-from polyclinic.records.sources.pushdown import Members, pushed_down
+from polyclinic.records.sources.pushdown import Members, Push, pushed_down
 
 __all__ = ["EventTable", "read_events"]
 
@@ -84,104 +84,152 @@ class EventTable:
         return f"read_parquet({literal(str(self.path))})"
 
 
+class Tally(NamedTuple):
+    """Canonical rows of one origin, reason to be dropped and code system."""
+
+    origin: str
+    dropped: str | None
+    rows: int
+    not_numbers: int = 0
+    without_time: int = 0
+    without_visit: int = 0
+    system: str | None = None
+
+
 def read_events(con: Connection, node: Node, path: Path, study: Study | None = None) -> tuple[EventTable, OpenedSource]:
-    """Read a node's source into the event file ``path``; every row is used or dropped for a named reason.
+    """Read a node's source into the event file ``path``. Every row is used or dropped for a named reason.
 
     A study's protocol ([cohort], [time], [visits]) and the owner's [exclude] take out what is not asked for, or not allowed.
     """
     digests = opt_out(con, node)
     push = pushed_down(con, node, study, _early(con, node, study))
-    opened = open_source(con, node, study.labels.outcome if study and study.labels else None, push)
-    limited = restricts(node, study)
-    if node.exclude is not None:  # labels and visits of who opted out are not looked at either
-        opened = replace(
-            opened,
-            visits=opened.visits and WITHOUT.format(opened.visits),
-            labels=opened.labels and WITHOUT.format(opened.labels),
+    source_tables = open_source(con, node, study.labels.outcome if study and study.labels else None, push)
+    if node.exclude is not None:  # labels and visits of patients who opted out are not looked at either
+        source_tables = replace(
+            source_tables,
+            visits=source_tables.visits and WITHOUT.format(source_tables.visits),
+            labels=source_tables.labels and WITHOUT.format(source_tables.labels),
         )
-    what = source_of(node)
-    with reading(f"{what}, its events"):
-        columns = {str(d[0]): str(d[1]) for d in con.execute(f"DESCRIBE {opened.events}").fetchall()}
-        if lacking := [c for c in ("origin", *COLUMNS, "dropped") if c not in columns]:
-            raise DataError(
-                f"{what}: its events lack {', '.join(lacking)}",
-                hint=f"the query of events has the columns origin, {', '.join(COLUMNS)}, dropped; docs/howto/new-source.md",
-            )
-        timed = columns["time"].startswith(("TIMESTAMP", "DATE"))
-        text = "regexp_replace(CAST(c.time AS VARCHAR), '(Z|[+-][0-9]{2}:?[0-9]{2})$', '')"
-        time = "TRY_CAST(c.time AS TIMESTAMP)" if timed else f"TRY_CAST({text} AS TIMESTAMP)"
-        possible = f"coalesce(isfinite({time}) AND year({time}) BETWEEN 1800 AND 2300, true)"
-        life, joins = _lives(con, opened)
-        query = CANONICAL.format(
-            time=time, possible=possible, life=life.format(time=time), joins=joins, query=opened.events, value=VALUE
+    restricted = restricts(node, study)
+    # Parquet can be scanned again at little cost. Anything else is parsed once and stays in the scratch file.
+    stored = restricted or not source_tables.cheap
+    source = source_of(node)
+    with reading(f"{source}, its events"):
+        con.execute(
+            f"CREATE OR REPLACE {'TABLE' if stored else 'VIEW'} canonical AS {_canonical(con, source_tables, source)}"
         )
-        # Parquet can be scanned again at little cost; anything else is parsed once and kept in the scratch file.
-        con.execute(f"CREATE OR REPLACE {'VIEW' if opened.cheap and not limited else 'TABLE'} canonical AS {query}")
-        counted = con.execute(COUNTED).fetchall()
-        there = {}
-        for origin, sql in opened.rows.items():
-            with reading(f"{what}, its rows of {origin!r}"):
-                there[origin] = _one(con, sql)
-        # What the database left out passed this step, unless it had no code.
-        gone = dict.fromkeys(opened.rows, 0)
-        if opened.pushed:
-            nothing = NO_CONCEPT if push is not None and push.standard else "no code"
-            for origin, empty, n in con.execute("SELECT origin, empty, sum(n) FROM pushed GROUP BY ALL").fetchall():
-                there[origin] += int(n)
-                gone[origin] += 0 if empty else int(n)
-                if empty:
-                    counted.append((origin, nothing, int(n), 0, 0, 0, None))
-    if strangers := sorted({str(r[0]) for r in counted} - set(opened.rows)):
-        raise DataError(
-            f"{what}: origin {', '.join(map(repr, strangers))} of its events is not in rows",
-            hint=f"rows counts every origin under its own name; there are: {', '.join(opened.rows)}",
-        )
-    for origin in opened.rows if node.source.kind not in BUILT_IN else ():
-        given = sum(r[2] for r in counted if r[0] == origin)
-        if given != there[origin]:
-            raise DataError(
-                f"{what}: its events have {given} rows of {origin!r}, its rows count {there[origin]}",
-                hint="events gives every row once, with its reason in dropped where it is not used, and rows counts the same "
-                "rows in another way: a row is missing in one of them, or joined with several others",
-            )
-    steps = tuple(
-        Stage(
-            f"read {origin}",
-            there[origin],
-            sum(r[2] for r in counted if r[0] == origin and r[1] is None) + gone[origin],
-            _summed((r[1], r[2]) for r in counted if r[0] == origin and r[1] is not None),
-        )
-        for origin in opened.rows
-    )
+        tallies = _tallies(con)
+        totals = _totals(con, source_tables, source)
+        pushed = _add_pushed(con, source_tables, push, tallies, totals)
+    _check_origins(source, node.source.kind in BUILT_IN, tallies, totals)
+    steps = _steps(tallies, totals, pushed)
     rows = sum(s.rows_out for s in steps)
-    faults = _faults({r[6] for r in counted if r[1] is None}, rows, steps)
+    faults = _faults({t.system for t in tallies if t.dropped is None}, rows, steps)
     if faults:
         raise DataError(
-            f"{what}: not usable",
+            f"{source}: not usable",
             faults=faults,
             hint="correct the source; texts that mean 'no value' go in missing = [...]",
         )
-    more: tuple[Stage, ...] = ()
     attrition: tuple[Attrition, ...] = ()
-    if limited:
-        more, attrition = restrict(con, node, study, opened)
-        rows = attrition[-1].rows
-        counted = con.execute(COUNTED).fetchall()
-    used = [r for r in counted if r[1] is None]
+    if restricted:
+        protocol_steps, attrition = restrict(con, node, study, source_tables)
+        steps, rows, tallies = (*steps, *protocol_steps), attrition[-1].rows, _tallies(con)
+    usable = [t for t in tallies if t.dropped is None]
     notes = {
-        "events without time": sum(r[4] for r in used),
-        "events without visit": sum(r[5] for r in used),
-        **({"amounts are no numbers: the codes are kept": odd} if (odd := sum(r[3] for r in used)) else {}),
-        **opened.repeated,
+        "events without time": sum(t.without_time for t in usable),
+        "events without visit": sum(t.without_visit for t in usable),
     }
-    with reading(what):
+    not_numbers = sum(t.not_numbers for t in usable)
+    if not_numbers:
+        notes["amounts are no numbers: the codes are kept"] = not_numbers
+    with reading(source):
         con.execute(
-            f"COPY (SELECT {', '.join(COLUMNS)} FROM (SELECT * {CLEAN if odd else ''} FROM canonical) WHERE dropped IS NULL) "
-            f"TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE 40960)"
+            f"COPY (SELECT {', '.join(COLUMNS)} FROM (SELECT * {CLEAN if not_numbers else ''} FROM canonical) "
+            f"WHERE dropped IS NULL) TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE 40960)"
         )
-        if limited or not opened.cheap:
+        if stored:
             con.execute("DROP TABLE canonical")
-    return EventTable(path, (*steps, *more), {**opened.inputs, **digests}, rows, notes, attrition), opened
+    return EventTable(
+        path, steps, {**source_tables.inputs, **digests}, rows, {**notes, **source_tables.repeated}, attrition
+    ), source_tables
+
+
+def _canonical(con: Connection, opened: OpenedSource, source: str) -> str:
+    """Return the query of the events in canonical columns, each with its reason to be dropped."""
+    columns = {str(d[0]): str(d[1]) for d in con.execute(f"DESCRIBE {opened.events}").fetchall()}
+    if missing := [c for c in ("origin", *COLUMNS, "dropped") if c not in columns]:
+        raise DataError(
+            f"{source}: its events lack {', '.join(missing)}",
+            hint=f"the query of events has the columns origin, {', '.join(COLUMNS)}, dropped; docs/howto/new-source.md",
+        )
+    text = "regexp_replace(CAST(c.time AS VARCHAR), '(Z|[+-][0-9]{2}:?[0-9]{2})$', '')"
+    cell = "c.time" if columns["time"].startswith(("TIMESTAMP", "DATE")) else text
+    time = f"TRY_CAST({cell} AS TIMESTAMP)"
+    possible = f"coalesce(isfinite({time}) AND year({time}) BETWEEN 1800 AND 2300, true)"
+    life, joins = _lives(con, opened)
+    return CANONICAL.format(
+        time=time, possible=possible, life=life.format(time=time), joins=joins, query=opened.events, value=VALUE
+    )
+
+
+def _tallies(con: Connection) -> list[Tally]:
+    return [Tally(*row) for row in con.execute(COUNTED).fetchall()]
+
+
+def _totals(con: Connection, opened: OpenedSource, source: str) -> dict[str, int]:
+    """Count the rows of every origin, independently of the events."""
+    totals = {}
+    for origin, sql in opened.rows.items():
+        with reading(f"{source}, its rows of {origin!r}"):
+            row = con.execute(sql).fetchone()
+            totals[origin] = int(row[0]) if row else 0
+    return totals
+
+
+def _add_pushed(
+    con: Connection, opened: OpenedSource, push: Push | None, tallies: list[Tally], totals: dict[str, int]
+) -> dict[str, int]:
+    """Add the rows that the database left out. They count as read, unless they had no code."""
+    pushed = dict.fromkeys(opened.rows, 0)
+    if opened.pushed:
+        reason = NO_CONCEPT if push is not None and push.standard else "no code"
+        for origin, empty, n in con.execute("SELECT origin, empty, sum(n) FROM pushed GROUP BY ALL").fetchall():
+            totals[origin] += int(n)
+            if empty:
+                tallies.append(Tally(origin, reason, int(n)))
+            else:
+                pushed[origin] += int(n)
+    return pushed
+
+
+def _check_origins(source: str, built_in: bool, tallies: Sequence[Tally], totals: Mapping[str, int]) -> None:
+    """Refuse events of an unknown origin and, of another package's source, rows that do not add up."""
+    if strangers := sorted({str(t.origin) for t in tallies} - set(totals)):
+        raise DataError(
+            f"{source}: origin {', '.join(map(repr, strangers))} of its events is not in rows",
+            hint=f"rows counts every origin under its own name; there are: {', '.join(totals)}",
+        )
+    for origin, total in totals.items():
+        events = sum(t.rows for t in tallies if t.origin == origin)
+        if not built_in and events != total:
+            raise DataError(
+                f"{source}: its events have {events} rows of {origin!r}, its rows count {total}",
+                hint="events gives every row once, with its reason in dropped where it is not used, and rows counts the same "
+                "rows in another way: a row is missing in one of them, or joined with several others",
+            )
+
+
+def _steps(tallies: Sequence[Tally], totals: Mapping[str, int], pushed: Mapping[str, int]) -> tuple[Stage, ...]:
+    """Account for the rows of every origin."""
+    rows_used = dict(pushed)
+    dropped: dict[str, dict[str, int]] = {origin: {} for origin in totals}
+    for t in tallies:
+        if t.dropped is None:
+            rows_used[t.origin] += t.rows
+        else:
+            dropped[t.origin][t.dropped] = dropped[t.origin].get(t.dropped, 0) + t.rows
+    return tuple(Stage(f"read {origin}", n, rows_used[origin], dropped[origin]) for origin, n in totals.items())
 
 
 def _early(con: Connection, node: Node, study: Study | None) -> Callable[[Container[str]], Members | None] | None:
@@ -217,17 +265,5 @@ def _faults(systems: set[str | None], rows: int, steps: tuple[Stage, ...]) -> li
     return faults
 
 
-def _summed(reasons: Iterable[tuple[str, int]]) -> dict[str, int]:
-    out: dict[str, int] = {}
-    for reason, n in reasons:
-        out[reason] = out.get(reason, 0) + n
-    return out
-
-
 def _why(step: Stage) -> str:
     return "".join(f", {n} {reason}" for reason, n in step.dropped.items())
-
-
-def _one(con: Connection, sql: str) -> int:
-    row = con.execute(sql).fetchone()
-    return int(row[0]) if row else 0

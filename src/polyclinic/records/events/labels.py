@@ -65,30 +65,33 @@ def read_labels(
         names = {str(r[0]) for r in con.execute("DESCRIBE visits").fetchall()}
     if outcome == "readmission":
         return _readmission(con, rule.days if rule else 30)
-    found = "died" if outcome == "mortality" else outcome
-    if found not in names:
-        told = f" (that is {found!r})" if found != outcome else ""
+    visit_column = "died" if outcome == "mortality" else outcome
+    if visit_column not in names:
+        column_note = f" (that is {visit_column!r})" if visit_column != outcome else ""
         raise DataError(
-            f"outcome {outcome!r}{told} is no column of the visits", hint=f"there are {', '.join(sorted(names))}"
+            f"outcome {outcome!r}{column_note} is no column of the visits", hint=f"there are {', '.join(sorted(names))}"
         )
-    text = f"lower(CAST({identifier(found)} AS VARCHAR))"
-    odd = _one(
+    text = f"lower(CAST({identifier(visit_column)} AS VARCHAR))"
+    unreadable = _one(
         con, f"SELECT count(*) FROM visits WHERE {text} IS NOT NULL AND {text} NOT IN {YES} AND {text} NOT IN {NO}"
     )
-    if odd:
+    if unreadable:
         raise DataError(
-            f"outcome {outcome!r}: {odd} visits are neither yes nor no",
+            f"outcome {outcome!r}: {unreadable} visits are neither yes nor no",
             hint="name the values that mean yes: [source] positive = [...]",
         )
-    visits, known, yes = _row(con, f"SELECT count(*), count({text}), count(*) FILTER ({text} IN {YES}) FROM visits")
-    if outcome == "mortality" and not known and rule is None:
+    visits, labelled_visits, yes = _row(
+        con, f"SELECT count(*), count({text}), count(*) FILTER ({text} IN {YES}) FROM visits"
+    )
+    if outcome == "mortality" and not labelled_visits and rule is None:
         return None
     con.execute(
         f"INSERT INTO labels SELECT CAST(patient_id AS VARCHAR), CAST(bool_or({text} IN {YES}) AS INTEGER) FROM visits "
         f"WHERE patient_id IS NOT NULL AND {text} IS NOT NULL GROUP BY 1"
     )
     return Labels(
-        outcome, {"visits": visits, "visits positive": yes, "visits unknown": visits - known, **_patients(con)}
+        outcome,
+        {"visits": visits, "visits positive": yes, "visits unknown": visits - labelled_visits, **_patients(con)},
     )
 
 
@@ -99,21 +102,21 @@ def _given(con: Connection, query: str, outcome: str) -> Labels:
             f"lower(trim(CAST(label AS VARCHAR))) AS label FROM ({query})"
         )
     rows = _one(con, "SELECT count(*) FROM given")
-    twice = _one(con, "SELECT count(*) FROM (SELECT patient_id FROM given GROUP BY 1 HAVING count(*) > 1)")
+    repeated = _one(con, "SELECT count(*) FROM (SELECT patient_id FROM given GROUP BY 1 HAVING count(*) > 1)")
     nobody = _one(con, "SELECT count(*) FROM given WHERE patient_id IS NULL")
     number = f"CASE WHEN label IN {YES} THEN 1 WHEN label IN {NO} THEN 0 ELSE TRY_CAST(label AS INTEGER) END"
-    odd = _one(con, f"SELECT count(*) FROM given WHERE label IS NOT NULL AND label <> '' AND ({number}) IS NULL")
+    unreadable = _one(con, f"SELECT count(*) FROM given WHERE label IS NOT NULL AND label <> '' AND ({number}) IS NULL")
     faults = []
-    if twice:
-        faults.append(f"{twice} patients have more than one row")
+    if repeated:
+        faults.append(f"{repeated} patients have more than one row")
     if nobody:
         faults.append(f"{nobody} rows have no patient_id")
-    if odd:
-        faults.append(f"{odd} labels are neither yes/no nor whole numbers")
+    if unreadable:
+        faults.append(f"{unreadable} labels are neither yes/no nor whole numbers")
     if not rows:
         faults.append("the table is empty")
     if faults:
-        unknown = '; texts that mean unknown, in a file: [source] missing = ["", "NA"]' if odd else ""
+        unknown = '; texts that mean unknown, in a file: [source] missing = ["", "NA"]' if unreadable else ""
         hint = f"one row a patient: patient_id, label (0 or 1){unknown}"
         raise DataError("the label table is not usable", faults=faults, hint=hint)
     con.execute(f"INSERT INTO labels SELECT patient_id, {number} FROM given WHERE label IS NOT NULL AND label <> ''")
@@ -139,12 +142,12 @@ def _readmission(con: Connection, days: int) -> Labels:
     total, deaths, undated = _row(
         con, "SELECT count(*), count(*) FILTER (died), count(*) FILTER (NOT died AND ends IS NULL) FROM stays"
     )
-    back = _one(con, "SELECT count(*) FILTER (back) FROM judged")
+    readmitted = _one(con, "SELECT count(*) FILTER (back) FROM judged")
     return Labels(
         f"readmission within {days} days",
         {
             "visits": total,
-            "visits positive": back,
+            "visits positive": readmitted,
             "visits ended by death": deaths,
             "visits without end": undated,
             **_patients(con),

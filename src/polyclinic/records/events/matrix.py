@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -54,57 +55,80 @@ def read_matrix(con: Connection, node: Node, rule: FeatureRule) -> Matrix:
     present = describe(con, "matrix raw")
     label = rule.label or source.label
     patient = source.columns.get("patient_id", "patient_id")
-    special = {c for c in (label, patient, source.split) if c}
     _check_choice(node, rule, label, patient)
-    faults = [f"column {c!r} missing" for c in (label, source.split, *rule.columns) if c and c not in present]
-    if "patient_id" in source.columns and patient not in present:
-        faults.append(f"column {patient!r} missing")
+    required = (label, source.split, *rule.columns, patient if "patient_id" in source.columns else None)
+    faults = [f"column {c!r} missing" for c in required if c and c not in present]
     if faults:
         raise DataError(
             f"{path}: columns are missing", faults=faults, hint=f"there are {', '.join(list(present)[:30])}"
         )
     with reading(str(path)):
         table = con.execute('SELECT * FROM "matrix raw"').fetchnumpy()
-        rows = len(next(iter(table.values()))) if table else 0
-    wanted = list(rule.columns) or sorted(c for c in present if c not in special)
-    numbers: dict[str, NDArray[np.float64]] = {}
-    for c in wanted:
-        values, empty, texts = _numbers(table[c], source.missing)
-        if len(texts) and not rule.columns:
-            continue  # not a column of numbers
-        numbers[c] = values
-        faults += _where(c, empty, rows, "empty") if rule.missing == "refuse" else []
-        faults += _where(c, texts, rows, "no numbers")
+    rows = len(next(iter(table.values()))) if table else 0
+    features = list(rule.columns) or sorted(c for c in present if c not in (label, patient, source.split))
+    numbers = _features(table, features, rule, source.missing, faults)
+    names = _texts(table[patient]) if patient in table else tuple(str(i) for i in range(rows))
     if label is not None:
         unknown = [i for i, x in enumerate(_texts(table[label])) if not x.strip() or x in source.missing]
         faults += _where(label, unknown, rows, "empty (the class)")
-    if not rows:
-        faults.append("the table is empty")
-    elif not numbers:
-        faults.append("no column of numbers")
-    names = _texts(table[patient]) if patient in table else tuple(str(i) for i in range(rows))
-    if len(set(names)) != len(names):
-        faults.append(f"{len(names) - len(set(names))} patients occur more than once")
+    faults += _table_faults(rows, numbers, names)
     if faults:
         raise DataError(
             f"{path}: not a feature matrix",
             faults=faults,
             hint="complete it, choose [features] columns, or [features] missing = 'random'",
         )
-    opt_out(con, node)
-    gone = {str(r[0]) for r in con.execute("SELECT patient_id FROM optout WHERE patient_id IS NOT NULL").fetchall()}
-    stays = np.array([n not in gone for n in names], bool)
+    stays = _stays(con, node, names)
     if not stays.any():
         raise DataError(f"{path}: every patient opted out", hint="see [exclude] of the node")
-    out = int((~stays).sum())
+    optouts = int((~stays).sum())
     return Matrix(
         np.column_stack(list(numbers.values()))[stays],
         tuple(numbers),
         tuple(n for n, s in zip(names, stays) if s),
         None if label is None else _classes(table[label])[stays],
         None if source.split is None else tuple(np.array(_texts(table[source.split]), object)[stays].tolist()),
-        Stage("read features", rows, rows - out, {"opted out": out} if out else {}),
+        Stage("read features", rows, rows - optouts, {"opted out": optouts} if optouts else {}),
     )
+
+
+def _table_faults(rows: int, numbers: Mapping[str, object], names: Sequence[str]) -> list[str]:
+    """Return the faults of the whole table."""
+    faults = []
+    if not rows:
+        faults.append("the table is empty")
+    elif not numbers:
+        faults.append("no column of numbers")
+    if len(set(names)) != len(names):
+        faults.append(f"{len(names) - len(set(names))} patients occur more than once")
+    return faults
+
+
+def _features(
+    table: Mapping[str, NDArray[np.generic]],
+    columns: Sequence[str],
+    rule: FeatureRule,
+    missing: tuple[str, ...],
+    faults: list[str],
+) -> dict[str, NDArray[np.float64]]:
+    """Return the columns of numbers. A column that the study names and that has texts is a fault."""
+    numbers = {}
+    for c in columns:
+        values, empty, texts = _numbers(table[c], missing)
+        if texts and not rule.columns:
+            continue  # not a column of numbers
+        numbers[c] = values
+        faults += _where(c, empty, len(values), "empty") if rule.missing == "refuse" else []
+        faults += _where(c, texts, len(values), "no numbers")
+    return numbers
+
+
+def _stays(con: Connection, node: Node, patients: Sequence[str]) -> NDArray[np.bool_]:
+    """Return which patients did not opt out."""
+    opt_out(con, node)
+    rows = con.execute("SELECT patient_id FROM optout WHERE patient_id IS NOT NULL").fetchall()
+    optouts = {str(r[0]) for r in rows}
+    return np.array([p not in optouts for p in patients], bool)
 
 
 def _where(column: str, cells: list[int], rows: int, what: str) -> list[str]:
@@ -135,8 +159,8 @@ def _check_choice(node: Node, rule: FeatureRule, label: str | None, patient: str
 def _numbers(column: NDArray[np.generic], missing: tuple[str, ...]) -> tuple[NDArray[np.float64], list[int], list[int]]:
     """Values, rows that are empty, and rows that hold something else than a number."""
     if np.ma.asarray(column).dtype.kind in "biuf":
-        known = np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan)
-        return known, np.flatnonzero(np.isnan(known)).tolist(), []
+        floats = np.ma.filled(np.ma.asarray(column).astype(np.float64), np.nan)
+        return floats, np.flatnonzero(np.isnan(floats)).tolist(), []
     values, empty, texts = np.full(len(column), np.nan), [], []
     for i, x in enumerate(np.ma.asarray(column).astype(object).tolist()):  # a masked cell is None in a list
         if x is None or x in missing or (isinstance(x, str) and not x.strip()):

@@ -102,31 +102,22 @@ def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
     rule = study.rule()
     _view(con, events, rule, study)
     with reading("events"):
-        found: list[Any] = con.execute(
+        rows: list[Any] = con.execute(
             f"SELECT kind, code, system, any_value(description), count(*), count(*) FILTER ({tick(rule)} IS NULL) "
             "FROM events GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         ).fetchall()
-    by_mode = {m: [r for r in found if r[0] in _kinds(m)] for m in rule.modes}
-    absent = [m for m in rule.modes if not by_mode[m]]
-    if absent:
-        there = ", ".join(sorted({f"{r[0]}" for r in found}))
-        raise DataError(
-            "no events for some modes",
-            faults=[f"mode {m!r}: no event of this kind" for m in absent],
-            hint=f"the kinds there are: {there or 'none'}",
-        )
+    by_mode = _by_mode(rows, rule)
     fate: dict[Distinct, str] = {}
     labelled: list[tuple[int, Distinct, str]] = []
-    lost: list[dict[str, int]] = []
     names: list[dict[str, str]] = []
+    unmapped: list[dict[str, int]] = []
     for m, mode in enumerate(rule.modes):
-        rows = by_mode[mode]
-        codes = [Code(r[1], r[2], r[3], r[4]) for r in rows]
+        codes = [Code(r[1], r[2], r[3], r[4]) for r in by_mode[mode]]
         groups = group(codes, study.codes.get(mode, CodeRule()), kind=mode, folder=study.folder)
-        lost.append(defaultdict(int))
-        for r, g in zip(rows, groups):
+        unmapped.append(defaultdict(int))
+        for r, g in zip(by_mode[mode], groups):
             if g.label is None:
-                lost[m][r[1]] += r[4]
+                unmapped[m][r[1]] += r[4]
                 fate.setdefault(r[:3], f"{mode}: code has no group")
             else:
                 labelled.append((m, r[:3], g.label))
@@ -138,24 +129,36 @@ def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
     patients = _frequency(
         con, PATIENTS if rule.top else PATIENTS.replace("count(DISTINCT p)", "approx_count_distinct(p)"), every
     )
-    counted = patients if rule.top_by == "patients" or not rule.top else _frequency(con, _visits(rule), every)
-    axes, fixed = _kept(rule, study, names, every, counted)
-    coverage = []
-    for m, mode in enumerate(rule.modes):
-        ranked = tuple(sorted(lost[m].items(), key=lambda x: (-x[1], x[0]))[:TOP])
-        median = float(np.median(patients[m])) if len(patients[m]) else 0.0
-        coverage.append(ModeCoverage(mode, sum(r[4] for r in by_mode[mode]), sum(lost[m].values()), ranked, median))
+    frequency = patients if rule.top_by == "patients" or not rule.top else _frequency(con, _visits(rule), every)
+    axes, fixed = _kept(rule, study, names, every, frequency)
+    coverage = tuple(map(_coverage, rule.modes, by_mode.values(), unmapped, patients))
     index = [{x: i for i, x in enumerate(a.labels or ())} for a in axes]
     _choose(con, every, index)
-    used = set()
+    counted = {d for m, d, label in labelled if label in index[m]}
     for m, d, label in labelled:
-        if label in index[m]:
-            used.add(d)
-        else:
-            why = "not in the public list" if rule.modes[m] in rule.vocabulary else "not among the chosen codes"
-            fate.setdefault(d, f"{rule.modes[m]}: {why}")
-    step = _account(found, used, fate, rule)
-    return Vocabulary(tuple(axes), tuple(coverage), step, tuple(fixed), people, sites)
+        if label not in index[m]:
+            reason = "not in the public list" if rule.modes[m] in rule.vocabulary else "not among the chosen codes"
+            fate.setdefault(d, f"{rule.modes[m]}: {reason}")
+    return Vocabulary(tuple(axes), coverage, _account(rows, counted, fate, rule), tuple(fixed), people, sites)
+
+
+def _by_mode(rows: Sequence[Any], rule: TensorRule) -> dict[str, list[Any]]:
+    """Sort the distinct codes by mode, and refuse a mode without events."""
+    by_mode = {m: [r for r in rows if r[0] in _kinds(m)] for m in rule.modes}
+    absent = [m for m in rule.modes if not by_mode[m]]
+    if absent:
+        raise DataError(
+            "no events for some modes",
+            faults=[f"mode {m!r}: no event of this kind" for m in absent],
+            hint=f"the kinds there are: {', '.join(sorted({str(r[0]) for r in rows})) or 'none'}",
+        )
+    return by_mode
+
+
+def _coverage(mode: str, rows: Sequence[Any], unmapped: Mapping[str, int], patients: NDArray[np.int64]) -> ModeCoverage:
+    ranked = tuple(sorted(unmapped.items(), key=lambda x: (-x[1], x[0]))[:TOP])
+    median = float(np.median(patients)) if len(patients) else 0.0
+    return ModeCoverage(mode, sum(r[4] for r in rows), sum(unmapped.values()), ranked, median)
 
 
 def _account(found: Sequence[Any], used: set[Distinct], fate: Mapping[Distinct, str], rule: TensorRule) -> Stage:
@@ -282,34 +285,34 @@ def _kept(
     counted: Sequence[NDArray[np.int64]],
 ) -> tuple[list[Axis], list[bool]]:
     """Every axis, its labels sorted; and whether it is fixed (a list or top k) or only what co-occurs."""
-    kept: list[Axis] = []
+    axes: list[Axis] = []
     fixed = []
     for mode, titles, labels, often in zip(rule.modes, names, every, counted):
         if mode == "time" and study.time is not None and study.time.bins:
-            kept.append(Axis(mode, study.time.labels, vocabulary="public"))  # in order, known before any record is read
+            axes.append(Axis(mode, study.time.labels, vocabulary="public"))  # in order, known before any record is read
         elif mode in rule.vocabulary:
             axis = read_public_axis(mode, study.path(rule.vocabulary[mode]))
-            listed = axis.labels or ()
-            if titles and not set(titles) & set(listed):
+            public_labels = axis.labels or ()
+            if titles and not set(titles) & set(public_labels):
                 raise DataError(
                     f"mode {mode!r}: no code of {rule.vocabulary[mode]} occurs here",
-                    faults=[f"the list has {min(listed)!r}, the tensor {min(titles)!r}"],
+                    faults=[f"the list has {min(public_labels)!r}, the tensor {min(titles)!r}"],
                     hint=f"spell the list as the tensor does (no dots), or [codes.{mode}] to = 'as-is'",
                 )
-            kept.append(axis)
+            axes.append(axis)
         else:
             often_first = np.lexsort((np.arange(len(labels)), -often))[: rule.top.get(mode)]
-            left = tuple(labels[i] for i in sorted(often_first.tolist()))
-            kept.append(Axis(mode, left, tuple(titles[x] for x in left), "data"))
-        fixed.append(mode in rule.vocabulary or mode in rule.top or kept[-1].vocabulary == "public")
-    empty = [a.name for a in kept if not a.labels]
+            top_labels = tuple(labels[i] for i in sorted(often_first.tolist()))
+            axes.append(Axis(mode, top_labels, tuple(titles[x] for x in top_labels), "data"))
+        fixed.append(mode in rule.vocabulary or mode in rule.top or axes[-1].vocabulary == "public")
+    empty = [a.name for a in axes if not a.labels]
     if empty:
         raise DataError(
             "no codes are left",
             faults=[f"mode {m!r}: every code was dropped" for m in empty],
             hint="see [codes]",
         )
-    return kept, fixed
+    return axes, fixed
 
 
 def _choose(con: Connection, every: Sequence[Sequence[str]], index: Sequence[Mapping[str, int]]) -> None:

@@ -16,6 +16,7 @@ from polyclinic.records.sources.tables import describe
 __all__ = ["read_people"]
 
 PLACES = ("raw labels", "visits")
+TRUE = ("1", "1.0", "true", "t", "yes", "y")
 
 
 def read_people(
@@ -32,56 +33,73 @@ def read_people(
     """
     if rule is None or not rule.names:
         return None
-    there = {}
-    for place in PLACES:
-        try:
-            there[place] = set(describe(con, place))
-        except Exception:  # the source has no such table
-            continue
-    columns: dict[str, Any] = {}
+    places = _columns(con)
     faults: list[str] = []
-    hints = set()
+    hints: set[str] = set()
     numbers = {"age", rule.survival.time if rule.survival is not None else "age"}
-    none = ", ".join(map(literal, missing or ("",)))
+    unknown = ", ".join(map(literal, missing or ("",)))
+    columns: dict[str, Any] = {}
     for name in rule.names:
-        real = mapped.get(name, name)
-        where = next((p for p in there if real in there[p]), None)
-        if where is None:
-            faults.append(f"{real!r} is a column of neither the labels nor the visits")
+        column = mapped.get(name, name)
+        place = next((p for p in places if column in places[p]), None)
+        if place is None:
+            faults.append(f"{column!r} is a column of neither the labels nor the visits")
             hints.add(
                 f"drop it, or put it into the table of labels; under another name: [source] columns = {{{name} = 'theirs'}}"
             )
             continue
         id_ = mapped.get("patient_id", "patient_id")
-        if where != "raw labels" or id_ not in there[where]:
+        if place != "raw labels" or id_ not in places[place]:
             id_ = "patient_id"  # the map may be meant for the event file only
-        place, column = identifier(where), identifier(real)
-        cell = f"CASE WHEN trim(CAST({column} AS VARCHAR)) IN ({none}) THEN NULL ELSE {column} END"
+        cell = f"CASE WHEN trim(CAST({identifier(column)} AS VARCHAR)) IN ({unknown}) THEN NULL ELSE {identifier(column)} END"
         if name in numbers:
             cell = f"TRY_CAST({cell} AS DOUBLE)"
-            known = f"trim(CAST({column} AS VARCHAR)) NOT IN ({none}, '')"
-            (odd,) = con.execute(f"SELECT count(*) FROM {place} WHERE {known} AND {cell} IS NULL").fetchone() or (0,)
-            if odd:
-                faults.append(f"{odd} values of {real!r} are no numbers")
+            not_numbers = _not_numbers(con, place, column, cell, unknown)
+            if not_numbers:
+                faults.append(f"{not_numbers} values of {column!r} are no numbers")
                 hints.add('texts that mean unknown, in a file: [source] missing = ["", "NA"]')
-        found = con.execute(f"SELECT CAST({identifier(id_)} AS VARCHAR), min({cell}) FROM {place} GROUP BY 1")
-        columns[name] = dict(found.fetchall())
+        query = f"SELECT CAST({identifier(id_)} AS VARCHAR), min({cell}) FROM {identifier(place)} GROUP BY 1"
+        columns[name] = dict(con.execute(query).fetchall())
     if faults:
         raise DataError("[people] cannot be read from this source", faults=faults, hint="; ".join(sorted(hints)))
-    made = {n: [_value(n, at.get(p)) for p in patients] for n, at in columns.items()}
+    return _people(rule, {n: [_value(n, by_patient.get(p)) for p in patients] for n, by_patient in columns.items()})
+
+
+def _columns(con: Connection) -> dict[str, set[str]]:
+    """Return the columns of every table that may hold covariates."""
+    places = {}
+    for place in PLACES:
+        try:
+            places[place] = set(describe(con, place))
+        except Exception:  # the source has no such table
+            continue
+    return places
+
+
+def _not_numbers(con: Connection, place: str, column: str, cell: str, unknown: str) -> int:
+    """Count the cells that are known and are no numbers."""
+    is_known = f"trim(CAST({identifier(column)} AS VARCHAR)) NOT IN ({unknown}, '')"
+    row = con.execute(f"SELECT count(*) FROM {identifier(place)} WHERE {is_known} AND {cell} IS NULL").fetchone()
+    return int(row[0]) if row else 0
+
+
+def _people(rule: PeopleRule, columns: dict[str, list[Any]]) -> People:
+    """Make the value of the patients' columns, with the times of survival apart."""
     time = event = None
     if rule.survival is not None:
-        time = np.array([np.nan if v is None else float(v) for v in made.pop(rule.survival.time)])
-        event = np.array(
-            [str(v).lower() in ("1", "1.0", "true", "t", "yes", "y") for v in made.pop(rule.survival.event)]
-        )
-    if "age" in made:
-        made["age"] = [np.nan if v is None else float(v) for v in made["age"]]
-    return People(made, time, event)
+        time = _numbers(columns.pop(rule.survival.time))
+        event = [str(v).lower() in TRUE for v in columns.pop(rule.survival.event)]
+    if "age" in columns:
+        columns["age"] = _numbers(columns["age"])
+    return People(columns, time, event)
+
+
+def _numbers(values: Sequence[Any]) -> list[float]:
+    return [np.nan if v is None else float(v) for v in values]
 
 
 def _value(name: str, value: Any) -> Any:
     if name == "sex" and value is not None:
-        first = str(value).strip()[:1].upper()
-        return first if first in ("F", "M") else ""
+        initial = str(value).strip()[:1].upper()
+        return initial if initial in ("F", "M") else ""
     return value if value is None or name == "age" else str(value)

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 
-__all__ = ["FrameColumn", "KeyColumns", "column_of", "columns_of"]
+__all__ = ["FrameColumn", "KeyColumns", "column_of", "columns_of", "visit_positions"]
 
 
 @dataclass(frozen=True)
@@ -49,18 +49,18 @@ class FrameColumn:
     def keys(self) -> KeyColumns:
         """The column as codes or identifiers."""
         empty, v = self.empty(), self.values
-        kept = v[~empty]
-        if kept.dtype.kind == "O" and len(kept) and all(isinstance(x, float) for x in kept[:100]):
-            kept = kept.astype(float)
-        if kept.dtype.kind == "f":
-            if (kept != np.rint(kept)).any():
-                bad = kept[kept != np.rint(kept)][0]
+        present = v[~empty]
+        if present.dtype.kind == "O" and len(present) and all(isinstance(x, float) for x in present[:100]):
+            present = present.astype(float)
+        if present.dtype.kind == "f":
+            if (present != np.rint(present)).any():
+                fraction = present[present != np.rint(present)][0]
                 raise DataError(
-                    f"{self.name}: codes are texts, not numbers such as {bad:g}",
+                    f"{self.name}: codes are texts, not numbers such as {fraction:g}",
                     hint="read the column as text (dtype=str): as numbers 428 and 428.0 are one code",
                 )
-            kept = kept.astype(np.int64)
-        texts = kept.astype(str) if kept.dtype.kind != "U" else kept
+            present = present.astype(np.int64)
+        texts = present.astype(str) if present.dtype.kind != "U" else present
         texts = np.char.strip(texts.astype(np.str_)) if len(texts) else texts.astype("U1")
         labels, place = np.unique(texts, return_inverse=True)
         index = np.full(len(v), -1, np.int64)
@@ -92,27 +92,71 @@ def columns_of(frame: object) -> tuple[str, ...] | None:
     """Names of the columns; None if this is no table."""
     if isinstance(frame, Mapping):
         return tuple(str(k) for k in frame)
-    named = getattr(frame, "column_names", None)  # Arrow
-    if isinstance(named, list | tuple):
-        return tuple(str(c) for c in named)
-    found = getattr(frame, "columns", None)
-    if found is None or callable(found):
+    arrow_names = getattr(frame, "column_names", None)  # Arrow
+    if isinstance(arrow_names, list | tuple):
+        return tuple(str(c) for c in arrow_names)
+    columns = getattr(frame, "columns", None)
+    if columns is None or callable(columns):
         return None
-    return tuple(str(c) for c in found)
+    return tuple(str(c) for c in columns)
 
 
 def column_of(frame: Any, name: str) -> FrameColumn:
     """One column of a frame of any library."""
-    found = frame[name]
-    numpy = getattr(found, "to_numpy", None)
+    column = frame[name]
+    numpy = getattr(column, "to_numpy", None)
     if callable(numpy):
         try:
             values = numpy()
         except (TypeError, ValueError):
             values = numpy(zero_copy_only=False)  # Arrow, where numbers are missing
     else:
-        values = np.asarray(found, object) if isinstance(found, list | tuple) else np.asarray(found)
+        values = np.asarray(column, object) if isinstance(column, list | tuple) else np.asarray(column)
     array = np.asarray(values)
     if array.ndim != 1:
         raise DataError(f"column {name!r} has shape {array.shape}, expected one value a row")
     return FrameColumn(name, array)
+
+
+def visit_positions(
+    patient: NDArray[np.int64], time: FrameColumn, visit: NDArray[np.int64] | None = None
+) -> NDArray[np.int64]:
+    """(rows,) position of every row's visit among the patient's, 0 for the first.
+
+    Rows of one patient are one visit where they have the same ``visit`` (placed at its first time), else the same time.
+
+    >>> visit_positions(np.array([0, 0, 0, 1]), FrameColumn("day", np.array([5, 2, 5, 9]))).tolist()
+    [1, 0, 1, 0]
+    """
+    when = _sortable(time)
+    if visit is not None:
+        _, stay = np.unique(np.column_stack([patient, visit]), axis=0, return_inverse=True)
+        stay = stay.ravel()
+        first = np.full(int(stay.max(initial=-1)) + 1, np.inf)
+        np.minimum.at(first, stay, when)
+        keys = np.column_stack([patient.astype(float), first[stay], stay.astype(float)])
+    else:
+        keys = np.column_stack([patient.astype(float), when])
+    units, unit = np.unique(keys, axis=0, return_inverse=True)
+    begins = np.searchsorted(units[:, 0], units[:, 0])
+    return np.asarray((np.arange(len(units)) - begins)[unit.ravel()], np.int64)
+
+
+def _sortable(time: FrameColumn) -> NDArray[np.float64]:
+    """Dates and times as seconds, numbers as they are; an empty or unreadable one is an error."""
+    empty = time.empty()
+    if empty.any():
+        raise DataError(f"{time.name}: {int(empty.sum())} rows have no time", hint="leave them out, or give their time")
+    values = time.values
+    if values.dtype.kind == "M":
+        return values.astype("datetime64[us]").astype(np.int64) / 1e6
+    numbers = time.numbers()
+    if numbers is not None:
+        return numbers
+    try:
+        return np.array([np.datetime64(str(v).strip()) for v in values]).astype("datetime64[us]").astype(np.int64) / 1e6
+    except ValueError:
+        examples = ", ".join(sorted({str(v) for v in values})[:3])
+        raise DataError(
+            f"{time.name}: {examples} is neither a time nor a number", hint="dates as 2020-03-01, or a column of dates"
+        ) from None

@@ -1,9 +1,10 @@
-"""The doors: tables and matrices that people already have, turned into hospitals."""
+"""Make hospitals of tables and matrices that people already have."""
 
 from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -11,10 +12,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.records.sites.frames import FrameColumn, KeyColumns, column_of, columns_of
+from polyclinic.records.sites.frames import FrameColumn, KeyColumns, column_of, columns_of, visit_positions
 from polyclinic.records.sites.people import People
 from polyclinic.records.sites.site import Site, Sites
-from polyclinic.records.sites.visits import visit_positions
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -72,63 +72,59 @@ def from_frame(
     >>> sites[0].tensor.coords.tolist(), sites[0].labels.tolist()
     ([[0, 0, 0], [0, 1, 0], [1, 0, 1]], [0, 1])
     """
-    wanted = [patient, *modes, *(c for c in (count, visit, site, outcome, time) if c is not None), *covariates]
-    _named(frame, wanted, modes)
+    columns = [patient, *modes, *(c for c in (count, visit, site, outcome, time) if c is not None), *covariates]
+    _named(frame, columns, modes)
     if count is not None and visit is not None and time is None:
         raise DataError(
             "count and visit are both given",
             hint="count says how often a row happened; with visit, a cell is the number of visits: leave one out",
         )
-    who = column_of(frame, patient).keys()
-    if not len(who.index):
+    patients = column_of(frame, patient).keys()
+    if not len(patients.index):
         raise DataError("the table has no rows", hint="what left none? a filter, a join, a file without lines")
     codes = [column_of(frame, m).keys() for m in modes]
-    where = None if site is None else column_of(frame, site).keys()
+    one_site = KeyColumns("site", np.zeros(len(patients.index), np.int64), ("hospital",))
+    hospitals = one_site if site is None else column_of(frame, site).keys()
     faults = [
         f"{c.name}: {int(c.missing.sum())} of {len(c.missing)} rows are empty"
-        for c in (who, where)
-        if c is not None and c.missing.any()
+        for c in (patients, hospitals)
+        if c.missing.any()
     ]
-    times = np.ones(len(who.index)) if count is None else _counts(column_of(frame, count), faults)
+    counts = np.ones(len(patients.index)) if count is None else _counts(column_of(frame, count), faults)
     if faults:
         raise DataError("the table is not usable", faults=faults, hint="every row needs its patient, site and count")
     _tell_missing(codes, visit is not None)
 
-    hospitals = ("hospital",) if where is None else where.labels
-    at = np.zeros(len(who.index), np.int64) if where is None else where.index
-    words = _words(names or {}, modes)
-    axes = [Axis(m, c.labels, tuple(words[m].get(x, x) for x in c.labels) if m in words else None)
-            for m, c in zip(modes, codes)]  # fmt: skip
-    values = None if outcome is None else column_of(frame, outcome)
-    visits = None if visit is None else column_of(frame, visit).keys()
-    if visits is not None and visits.missing.any():
-        raise DataError(f"{visit}: {int(visits.missing.sum())} rows have no visit", hint="give every row its visit")
+    axes = _axes(codes, _words(names or {}, modes))
+    visits = None if visit is None else _visits(column_of(frame, visit).keys())
     if time is not None:
-        place = visit_positions(who.index, column_of(frame, time), None if visits is None else visits.index)
-        longest = int(place.max(initial=0)) + 1
+        position = visit_positions(patients.index, column_of(frame, time), None if visits is None else visits.index)
+        longest = int(position.max(initial=0)) + 1
         numbers = tuple(f"{t + 1:0{len(str(longest))}d}" for t in range(longest))
         axes = [Axis("visit", numbers, vocabulary="public"), *axes]
-        codes, visits = [KeyColumns("visit", place, numbers), *codes], None
-    made: list[Site] = []
-    wrong: list[str] = []
-    for k, name in enumerate(hospitals):
-        rows = np.flatnonzero(at == k)
-        people, index = np.unique(who.index[rows], return_inverse=True)
-        inside = [c.index[rows] for c in codes]
-        shape = (len(people), *(len(c.labels) for c in codes))
-        if visits is None:
-            whole = np.all([i >= 0 for i in inside], axis=0)
-            coords, cells = np.column_stack([index, *inside])[whole], times[rows][whole]
-        else:
-            coords = _together(index, visits.index[rows], inside)
-            cells = np.ones(len(coords))
-        tensor = SparseTensor(coords, cells, shape, [Axis("patient", tuple(who.labels[i] for i in people)), *axes])
-        labels = None if values is None else _one_each(values, rows, index, len(people), wrong, name)
-        known = {c: _one_value(column_of(frame, c), rows, index, len(people), wrong, name) for c in covariates}
-        made.append(Site(name, tensor, labels=labels, people=People(known) if known else None))
-    if wrong:
-        raise DataError("patients with several outcomes or covariates", faults=wrong[:10], hint="one value a patient")
-    return Sites(made)
+        codes, visits = [KeyColumns("visit", position, numbers), *codes], None
+    outcomes = None if outcome is None else _outcomes(column_of(frame, outcome))
+    sites: list[Site] = []
+    conflicts: list[str] = []
+    for k, name in enumerate(hospitals.labels):
+        rows = np.flatnonzero(hospitals.index == k)
+        people, index = np.unique(patients.index[rows], return_inverse=True)
+        members = _Members(name, rows, index, len(people), conflicts)
+        coords, cells = _cells(members, codes, visits, counts)
+        tensor = SparseTensor(
+            coords,
+            cells,
+            (len(people), *(len(c.labels) for c in codes)),
+            [Axis("patient", tuple(patients.labels[i] for i in people)), *axes],
+        )
+        labels = None if outcomes is None else members.labels(outcomes, str(outcome))
+        covariate_values = {c: members.covariate(column_of(frame, c)) for c in covariates}
+        sites.append(Site(name, tensor, labels=labels, people=People(covariate_values) if covariate_values else None))
+    if conflicts:
+        raise DataError(
+            "patients with several outcomes or covariates", faults=conflicts[:10], hint="one value a patient"
+        )
+    return Sites(sites)
 
 
 def from_scipy(
@@ -145,13 +141,13 @@ def from_scipy(
     coo = getattr(matrix, "tocoo", None)
     if not callable(coo):
         raise DataError(f"this is a {type(matrix).__name__}, not a sparse matrix of scipy", hint=which_door(matrix))
-    found = coo()
-    if len(found.shape) != 2:
-        raise DataError(f"the matrix has shape {found.shape}, expected (patients, codes)")
+    entries = coo()
+    if len(entries.shape) != 2:
+        raise DataError(f"the matrix has shape {entries.shape}, expected (patients, codes)")
     return SparseTensor(
-        np.column_stack([found.row, found.col]).astype(np.int64),
-        np.asarray(found.data, np.float64),
-        found.shape,
+        np.column_stack([entries.row, entries.col]).astype(np.int64),
+        np.asarray(entries.data, np.float64),
+        entries.shape,
         [_axis("patient", patients), _axis(mode, columns)],
     )
 
@@ -170,8 +166,8 @@ def from_numpy(array: ArrayLike, axes: Axes | None = None) -> SparseTensor:
         raise DataError("the array does not hold numbers", hint=which_door(array)) from None
     if not 2 <= dense.ndim <= 8:
         raise DataError(f"the array has shape {dense.shape}", hint="patients first, then one axis per mode of codes")
-    at = np.nonzero(dense)
-    return SparseTensor(np.column_stack(at), dense[at], dense.shape, axes)
+    nonzeros = np.nonzero(dense)
+    return SparseTensor(np.column_stack(nonzeros), dense[nonzeros], dense.shape, axes)
 
 
 def given_sites(data: object) -> Sequence[Site]:
@@ -191,16 +187,16 @@ def as_sites(data: object, needs: Literal["tensor", "features"] = "tensor") -> l
         return [data]
     if isinstance(data, SparseTensor):
         return [Site("local", data)]
-    listed = list(data) if isinstance(data, list | tuple) else None
-    if listed is not None and all(isinstance(s, Site) for s in listed):
-        return listed
+    items = list(data) if isinstance(data, list | tuple) else None
+    if items is not None and all(isinstance(s, Site) for s in items):
+        return items
     if (
         needs == "features"
         and not isinstance(data, str | bytes | Path | None)
-        and not (listed and any(isinstance(s, Site | SparseTensor) for s in listed))
+        and not (items and any(isinstance(s, Site | SparseTensor) for s in items))
     ):
         return [Site("local", features=cast(ArrayLike, data))]
-    stranger = next((s for s in listed or [data] if not isinstance(s, Site)), data)
+    stranger = next((s for s in items or [data] if not isinstance(s, Site)), data)
     raise DataError(
         f"sites must be a list of pc.Site, or one hospital's patients; this is a {type(stranger).__name__}",
         hint='[pc.Site("north", tensor), ...]' if isinstance(stranger, SparseTensor) else which_door(stranger),
@@ -208,16 +204,16 @@ def as_sites(data: object, needs: Literal["tensor", "features"] = "tensor") -> l
 
 
 def warn_of_odd_counts(tensors: Sequence[SparseTensor], way_out: str = "nonnegative=False explains any number") -> None:
-    """A non-negative model explains counts; other numbers are taken, and told (CONCORD 25)."""
+    """A non-negative model explains counts. Other numbers are taken, with a warning."""
     cells = sum(t.nnz for t in tensors)
     negative = sum(int((t.values < 0).sum()) for t in tensors)
     broken = sum(int((t.values != np.rint(t.values)).sum()) for t in tensors)
-    told = [
+    remarks = [
         f"{n} of {cells} cells are {what}" for n, what in ((negative, "negative"), (broken, "not whole numbers")) if n
     ]
-    if told:
+    if remarks:
         warnings.warn(
-            f"{', '.join(told)}: a non-negative model cannot explain what is below zero, and reads the rest as amounts. "
+            f"{', '.join(remarks)}: a non-negative model cannot explain what is below zero, and reads the rest as amounts. "
             f"{way_out}",
             UserWarning,
             stacklevel=4,
@@ -245,21 +241,23 @@ def _axis(name: str, labels: Sequence[str] | None) -> Axis:
 
 
 def _named(frame: object, wanted: Sequence[str], modes: Sequence[str]) -> None:
-    has = columns_of(frame)
-    if has is None:
+    present = columns_of(frame)
+    if present is None:
         raise DataError(f"a {type(frame).__name__} is not a table with named columns", hint=which_door(frame))
     if isinstance(modes, str) or not modes:
         raise DataError(f"modes = {modes!r}", hint='a list of columns with codes: modes=["procedure", "diagnosis"]')
     from difflib import get_close_matches
 
     faults = [
-        f"no column {c!r}" + "".join(f"; did you mean {x!r}?" for x in get_close_matches(str(c), has, 1))
+        f"no column {c!r}" + "".join(f"; did you mean {x!r}?" for x in get_close_matches(str(c), present, 1))
         for c in wanted
-        if c not in has
+        if c not in present
     ]
     faults += [f"column {c!r} is used twice" for c in dict.fromkeys(wanted) if wanted.count(c) > 1]
     if faults:
-        raise DataError("the table does not have what was asked for", faults=faults, hint=f"it has {', '.join(has)}")
+        raise DataError(
+            "the table does not have what was asked for", faults=faults, hint=f"it has {', '.join(present)}"
+        )
 
 
 def _words(names: Mapping[str, Mapping[str, str]], modes: Sequence[str]) -> dict[str, dict[str, str]]:
@@ -276,29 +274,29 @@ def _words(names: Mapping[str, Mapping[str, str]], modes: Sequence[str]) -> dict
 
 
 def _counts(column: FrameColumn, faults: list[str]) -> NDArray[np.float64]:
-    found = column.numbers()
-    if found is None:
+    numbers = column.numbers()
+    if numbers is None:
         faults.append(f"{column.name}: not numbers")
         return np.zeros(len(column.values))
     for what, bad in (
-        ("are empty", np.isnan(found)),
-        ("are negative", found < 0),
-        ("are not whole numbers", np.isfinite(found) & (found != np.rint(found))),
-        ("are infinite", np.isinf(found)),
+        ("are empty", np.isnan(numbers)),
+        ("are negative", numbers < 0),
+        ("are not whole numbers", np.isfinite(numbers) & (numbers != np.rint(numbers))),
+        ("are infinite", np.isinf(numbers)),
     ):
         if bad.any():
             first = int(np.argmax(bad))
-            faults.append(f"{column.name}: {int(bad.sum())} {what}, e.g. row {first}: {found[first]:g}")
-    return found
+            faults.append(f"{column.name}: {int(bad.sum())} {what}, e.g. row {first}: {numbers[first]:g}")
+    return numbers
 
 
 def _tell_missing(codes: Sequence[KeyColumns], together: bool) -> None:
-    lost = {c.name: int(c.missing.sum()) for c in codes if c.missing.any()}
-    if lost and not together:
+    missing = {c.name: int(c.missing.sum()) for c in codes if c.missing.any()}
+    if missing and not together:
         rows = int(np.any([c.missing for c in codes], axis=0).sum())
-        told = ", ".join(f"{n} {k}" for n, k in lost.items())
+        words = ", ".join(f"{n} {k}" for n, k in missing.items())
         warnings.warn(
-            f"{rows} of {len(codes[0].index)} rows lack a code ({told}) and say nothing about codes together: left out. "
+            f"{rows} of {len(codes[0].index)} rows lack a code ({words}) and say nothing about codes together: left out. "
             "If rows of one visit belong together, name the column: visit=...",
             UserWarning,
             stacklevel=3,
@@ -318,56 +316,90 @@ def _together(people: Index, visits: Index, codes: Sequence[Index]) -> Index:
         pairs = np.unique(np.column_stack([stay[have], code[have]]), axis=0).reshape(-1, 2)
         number = np.bincount(pairs[:, 0], minlength=len(patient))
         begins = np.concatenate([[0], np.cumsum(number)])[:-1]
-        each = number[unit]
-        within = np.arange(int(each.sum())) - np.repeat(np.cumsum(each) - each, each)
-        chosen = np.repeat(begins[unit], each) + within
-        columns = [np.repeat(c, each) for c in columns] + [pairs[chosen, 1]]
-        unit = np.repeat(unit, each)
+        repeats = number[unit]
+        within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        pair_rows = np.repeat(begins[unit], repeats) + within
+        columns = [np.repeat(c, repeats) for c in columns] + [pairs[pair_rows, 1]]
+        unit = np.repeat(unit, repeats)
     return np.column_stack([patient[unit], *columns])
 
 
-def _one_each(
-    column: FrameColumn, rows: Index, index: Index, patients: int, wrong: list[str], site: str
-) -> NDArray[np.generic]:
-    """(patients,) outcomes, NaN where unknown; whole numbers where all are known."""
-    found = column.numbers()
-    known = None if found is None else found[~np.isnan(found)]
-    if found is None or known is None or not np.isin(known, (0.0, 1.0)).all():
-        seen = sorted({str(v) for v in column.values[:1000]})[:5]
+def _axes(codes: Sequence[KeyColumns], words: Mapping[str, Mapping[str, str]]) -> list[Axis]:
+    """Make the axis of every mode, with the words for its codes where there are any."""
+    return [
+        Axis(c.name, c.labels, tuple(words[c.name].get(x, x) for x in c.labels) if c.name in words else None)
+        for c in codes
+    ]
+
+
+def _visits(visits: KeyColumns) -> KeyColumns:
+    """Return the visits, and refuse rows without one."""
+    if visits.missing.any():
+        raise DataError(
+            f"{visits.name}: {int(visits.missing.sum())} rows have no visit", hint="give every row its visit"
+        )
+    return visits
+
+
+def _cells(
+    members: _Members, codes: Sequence[KeyColumns], visits: KeyColumns | None, counts: NDArray[np.float64]
+) -> tuple[Index, NDArray[np.float64]]:
+    """Return coordinates and counts of one hospital's cells."""
+    columns = [c.index[members.rows] for c in codes]
+    if visits is not None:
+        coords = _together(members.index, visits.index[members.rows], columns)
+        return coords, np.ones(len(coords))
+    complete = np.all([c >= 0 for c in columns], axis=0)
+    return np.column_stack([members.index, *columns])[complete], counts[members.rows][complete]
+
+
+def _outcomes(column: FrameColumn) -> NDArray[np.float64]:
+    """Return the outcome of every row, NaN where it is unknown."""
+    numbers = column.numbers()
+    if numbers is None or not np.isin(numbers[~np.isnan(numbers)], (0.0, 1.0)).all():
+        values = sorted({str(v) for v in column.values[:1000]})[:5]
         raise DataError(
             f"{column.name}: an outcome is 0 or 1 (or False, True), and empty where unknown",
-            faults=[f"values: {', '.join(seen)}"],
-            hint=f'frame["{column.name}"] = frame["{column.name}"] == "{seen[0] if seen else "yes"}"',
+            faults=[f"values: {', '.join(values)}"],
+            hint=f'frame["{column.name}"] = frame["{column.name}"] == "{values[0] if values else "yes"}"',
         )
-    here = found[rows]
-    low, high = np.full(patients, np.inf), np.full(patients, -np.inf)
-    told = ~np.isnan(here)
-    np.minimum.at(low, index[told], here[told])
-    np.maximum.at(high, index[told], here[told])
-    both = int((low < high).sum())
-    if both:
-        wrong.append(f"{column.name}, site {site!r}: {both} patients have 0 and 1")
-    out = np.where(np.isinf(low), np.nan, low)
-    return out if np.isnan(out).any() else out.astype(np.int64)
+    return numbers
 
 
-def _one_value(
-    column: FrameColumn, rows: Index, index: Index, patients: int, wrong: list[str], site: str
-) -> NDArray[np.generic]:
-    """(patients,) numbers (NaN: unknown) or texts (empty: unknown) of a covariate."""
-    numbers = column.numbers()
-    if numbers is None:
+@dataclass(frozen=True)
+class _Members:
+    """Rows of the table that belong to one hospital, and the patient of each."""
+
+    site: str
+    rows: Index
+    index: Index
+    patients: int
+    conflicts: list[str]
+
+    def labels(self, outcomes: NDArray[np.float64], name: str) -> NDArray[np.generic]:
+        """Return (patients,) outcomes, NaN where unknown. They are whole numbers where all are known."""
+        out = self._one_value(outcomes[self.rows], name, "patients have 0 and 1")
+        return out if np.isnan(out).any() else out.astype(np.int64)
+
+    def covariate(self, column: FrameColumn) -> NDArray[np.generic]:
+        """Return (patients,) numbers (NaN: unknown) or texts (empty: unknown)."""
+        numbers = column.numbers()
+        if numbers is not None:
+            return self._one_value(numbers[self.rows], column.name, "patients have several values")
         keys = column.keys()
-        here, texts = keys.index[rows].astype(float), np.array(["", *keys.labels], dtype=object)
-        here[here < 0] = np.nan
-    else:
-        here = numbers[rows]
-    told = ~np.isnan(here)
-    low, high = np.full(patients, np.inf), np.full(patients, -np.inf)
-    np.minimum.at(low, index[told], here[told])
-    np.maximum.at(high, index[told], here[told])
-    several = int((low < high).sum())
-    if several:
-        wrong.append(f"{column.name}, site {site!r}: {several} patients have several values")
-    out = np.where(np.isinf(low), np.nan, low)
-    return out if numbers is not None else texts[np.where(np.isnan(out), 0, out + 1).astype(np.int64)]
+        position = keys.index[self.rows].astype(float)
+        position[position < 0] = np.nan
+        position = self._one_value(position, column.name, "patients have several values")
+        texts = np.array(["", *keys.labels], dtype=object)
+        return np.asarray(texts[np.where(np.isnan(position), 0, position + 1).astype(np.int64)])
+
+    def _one_value(self, values: NDArray[np.float64], name: str, conflict: str) -> NDArray[np.float64]:
+        """Return the value of every patient, NaN where no row has one. Rows that differ are a conflict."""
+        low, high = np.full(self.patients, np.inf), np.full(self.patients, -np.inf)
+        present = ~np.isnan(values)
+        np.minimum.at(low, self.index[present], values[present])
+        np.maximum.at(high, self.index[present], values[present])
+        differing = int((low < high).sum())
+        if differing:
+            self.conflicts.append(f"{name}, site {self.site!r}: {differing} {conflict}")
+        return np.where(np.isinf(low), np.nan, low)

@@ -39,7 +39,7 @@ class People:
     def __init__(
         self, columns: Mapping[str, ArrayLike], time: ArrayLike | None = None, event: ArrayLike | None = None
     ) -> None:
-        kept = {str(n): _column(v) for n, v in columns.items()}
+        arrays = {str(n): _column(v) for n, v in columns.items()}
         t = None if time is None else np.asarray(time, np.float64)
         e = None if event is None else np.asarray(event).astype(bool)
         faults = []
@@ -47,7 +47,7 @@ class People:
             faults.append("time and event come together")
         if t is not None and (t[np.isfinite(t)] < 0).any():
             faults.append(f"{int((t < 0).sum())} times are negative")
-        sizes = {n: len(v) for n, v in kept.items()} | ({} if t is None else {"time": len(t)})
+        sizes = {n: len(v) for n, v in arrays.items()} | ({} if t is None else {"time": len(t)})
         sizes |= {} if e is None else {"event": len(e)}
         if len(set(sizes.values())) > 1:
             faults.append("numbers of patients differ: " + ", ".join(f"{k} {v}" for k, v in sizes.items()))
@@ -55,7 +55,7 @@ class People:
             faults.append("no column is given")
         if faults:
             raise DataError("these are not rows of patients", faults=faults)
-        for name, value in (("columns", kept), ("time", t), ("event", e)):
+        for name, value in (("columns", arrays), ("time", t), ("event", e)):
             object.__setattr__(self, name, value)
 
     def __len__(self) -> int:
@@ -83,10 +83,10 @@ class People:
 
 def _column(values: ArrayLike) -> NDArray[np.generic]:
     """Numbers as float64 with NaN, anything else as text with ''."""
-    given = np.asarray(values)
-    if given.dtype.kind in "biuf":
-        return given.astype(np.float64)
-    known = [v for v in given.tolist() if v is not None and v == v]
-    if known and all(isinstance(v, int | float) for v in known):
-        return np.array([np.nan if v is None else float(v) for v in given.tolist()])
-    return np.array(["" if v is None or v != v else str(v) for v in given.tolist()], dtype=np.str_)
+    array = np.asarray(values)
+    if array.dtype.kind in "biuf":
+        return array.astype(np.float64)
+    present = [v for v in array.tolist() if v is not None and v == v]
+    if present and all(isinstance(v, int | float) for v in present):
+        return np.array([np.nan if v is None else float(v) for v in array.tolist()])
+    return np.array(["" if v is None or v != v else str(v) for v in array.tolist()], dtype=np.str_)

@@ -38,32 +38,32 @@ def floor(sites: Sequence[Site], minimum: int) -> Sites:
     A code of a public list keeps its place and loses its cells: the axis is the list's, not the data's. Codes are counted
     once: a patient who loses the last cell leaves, and what remains is not counted again.
     """
-    given = [s for s in sites if s.tensor is not None]
-    if minimum <= 1 or not given:
+    with_tensor = [s for s in sites if s.tensor is not None]
+    if minimum <= 1 or not with_tensor:
         return Sites(sites, truth_of(sites))
-    modes = range(1, given[0].counts().ndim)
-    few: list[set[str]] = []
+    modes = range(1, with_tensor[0].counts().ndim)
+    rare: list[set[str]] = []
     for n in modes:
         total: dict[str, int] = {}
-        for s in given:
+        for s in with_tensor:
             axis = s.counts().axes[n]
             for label, k in zip(axis.labels or (), carriers(s.counts(), n).tolist()):
                 total[label] = total.get(label, 0) + k
-        few.append({x for x, k in total.items() if k < minimum})
-        if total and len(few[-1]) == len(total):
-            name = given[0].counts().axes[n].name
+        rare.append({x for x, k in total.items() if k < minimum})
+        if total and len(rare[-1]) == len(total):
+            name = with_tensor[0].counts().axes[n].name
             raise DataError(
                 f"mode {name!r}: none of {len(total)} codes has {minimum} patients over all sites",
                 hint=f"[tensor] minimum_patients (now {minimum}), or coarser codes: [codes.{name}] to = ...",
             )
-    left = [_without(s, few) if s.tensor is not None else s for s in sites]
-    kept = [s for s in left if s is not None]
-    if not kept:
+    reduced = [_without(s, rare) if s.tensor is not None else s for s in sites]
+    remaining = [s for s in reduced if s is not None]
+    if not remaining:
         raise DataError(
             f"no patient has codes of every mode that {minimum} patients have",
             hint="lower [tensor] minimum_patients, or roll codes up: [codes.KIND] to = ...",
         )
-    return Sites(kept, truth_of(sites))
+    return Sites(remaining, truth_of(sites))
 
 
 def _without(site: Site, few: Sequence[set[str]]) -> Site | None:

@@ -33,16 +33,16 @@ def record_names(site: Site) -> list[str]:
     >>> record_names(two.take([1, 2])) == [names[1], names[0]]
     True
     """
-    found = _KEPT.get(site)
-    if found is None:
-        seen: Counter[bytes] = Counter()
-        found = []
+    cached = _KEPT.get(site)
+    if cached is None:
+        counts: Counter[bytes] = Counter()
+        cached = []
         for record in _records(site):
             digest = hashlib.sha256(record).digest()
-            found.append(f"{digest.hex()}/{seen[digest]}")
-            seen[digest] += 1
-        _KEPT[site] = found
-    return list(found)
+            cached.append(f"{digest.hex()}/{counts[digest]}")
+            counts[digest] += 1
+        _KEPT[site] = cached
+    return list(cached)
 
 
 def _records(site: Site) -> list[bytes]:
@@ -61,12 +61,12 @@ def _records(site: Site) -> list[bytes]:
 
 def _entries(t: SparseTensor) -> list[bytes]:
     """Of each patient the entries (code of every mode, value), sorted; codes by their labels where they have some."""
-    who = np.repeat(t.rows, np.diff(t.indptr))
+    patient = np.repeat(t.rows, np.diff(t.indptr))
     columns = [_codes(axis, size)[c] for axis, size, c in zip(t.axes[1:], t.shape[1:], t.codes)]
     columns.append(_numbers(t.values).view(np.uint64))
-    order = np.lexsort((*columns[::-1], who))
+    order = np.lexsort((*columns[::-1], patient))
     table = np.column_stack(columns)[order]
-    ends = np.searchsorted(who[order], np.arange(t.patients + 1))
+    ends = np.searchsorted(patient[order], np.arange(t.patients + 1))
     return [table[a:b].tobytes() for a, b in pairwise(ends)]
 
 

@@ -66,50 +66,27 @@ class Site:
         builds_on: Sequence[Entry] = (),
         people: People | None = None,
     ) -> None:
-        faults = []
-        if not isinstance(name, str) or not name.strip():
-            faults.append(f"name {name!r} is not a text")
-        elif len(name) > 100 or name.strip(".") == "" or not name.isprintable() or any(c in name for c in "/\\"):
-            faults.append(f"name {name!r}: folders are named after sites; at most 100 printable characters, no slashes")
+        faults = _name_faults(name)
         if tensor is None and features is None:
             faults.append("neither tensor nor features given")
         if tensor is not None and not isinstance(tensor, SparseTensor):
             from polyclinic.records.sites.from_data import which_door
 
             faults.append(f"tensor is a {type(tensor).__name__}, not a SparseTensor: {which_door(tensor)}")
-        xs = None
-        if features is not None:
-            try:
-                xs = np.asarray(features, np.float64)
-            except (TypeError, ValueError):
-                faults.append("features are not numbers")
-            if xs is not None and xs.ndim != 2:
-                faults.append(f"features have shape {xs.shape}, expected (patients, d)")
-        called = _names(features) if columns is None else tuple(str(c) for c in columns)
-        if called is not None:
-            twice = sorted({c for c in called if called.count(c) > 1})
-            faults += [f"column {c!r} occurs {called.count(c)} times" for c in twice]
-            if xs is not None and xs.ndim == 2 and len(called) != xs.shape[1]:
-                faults.append(f"{len(called)} names of columns for {xs.shape[1]} features")
+        xs = None if features is None else _numbers(features, faults)
+        titles = _names(features) if columns is None else tuple(str(c) for c in columns)
+        faults += _column_faults(titles, xs)
         ys = None if labels is None else np.asarray(labels)
-        sizes = {
-            "tensor": tensor.patients if isinstance(tensor, SparseTensor) else None,
-            "features": None if xs is None or xs.ndim != 2 else len(xs),
-            "labels": None if ys is None else len(ys),
-            "people": None if people is None else len(people),
-        }
-        known = {k: v for k, v in sizes.items() if v is not None}
-        if len(set(known.values())) > 1:
-            faults.append("numbers of patients differ: " + ", ".join(f"{k} {v}" for k, v in known.items()))
+        faults += _size_faults(tensor=tensor, features=xs, labels=ys, people=people)
         if ys is not None and ys.ndim != 1:
             faults.append(f"labels have shape {ys.shape}, expected (patients,)")
         elif ys is not None and ys.dtype.kind == "f" and np.isinf(ys).any():
             faults.append(f"labels: {int(np.isinf(ys).sum())} are infinite; unknown is NaN")
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
-        kept = called if xs is not None else None
+        titles = titles if xs is not None else None
         keys = ("name", "tensor", "features", "labels", "columns", "builds_on", "people")
-        for key, value in zip(keys, (name, tensor, xs, ys, kept, tuple(builds_on), people)):
+        for key, value in zip(keys, (name, tensor, xs, ys, titles, tuple(builds_on), people)):
             object.__setattr__(self, key, value)
 
     @property
@@ -182,10 +159,54 @@ class Site:
 OTHER_COLUMNS = "rename columns where they mean the same, or list those that all sites have ([features] columns)"
 
 
+def _name_faults(name: object) -> list[str]:
+    if not isinstance(name, str) or not name.strip():
+        return [f"name {name!r} is not a text"]
+    if len(name) > 100 or name.strip(".") == "" or not name.isprintable() or any(c in name for c in "/\\"):
+        return [f"name {name!r}: folders are named after sites; at most 100 printable characters, no slashes"]
+    return []
+
+
+def _numbers(features: ArrayLike, faults: list[str]) -> NDArray[np.float64] | None:
+    """Return the features as a matrix of numbers, and None where they are not numbers."""
+    try:
+        xs = np.asarray(features, np.float64)
+    except (TypeError, ValueError):
+        faults.append("features are not numbers")
+        return None
+    if xs.ndim != 2:
+        faults.append(f"features have shape {xs.shape}, expected (patients, d)")
+    return xs
+
+
+def _column_faults(names: tuple[str, ...] | None, xs: NDArray[np.float64] | None) -> list[str]:
+    if names is None:
+        return []
+    faults = [f"column {c!r} occurs {names.count(c)} times" for c in sorted({c for c in names if names.count(c) > 1})]
+    if xs is not None and xs.ndim == 2 and len(names) != xs.shape[1]:
+        faults.append(f"{len(names)} names of columns for {xs.shape[1]} features")
+    return faults
+
+
+def _size_faults(
+    tensor: object, features: NDArray[np.float64] | None, labels: NDArray[np.generic] | None, people: People | None
+) -> list[str]:
+    sizes = {
+        "tensor": tensor.patients if isinstance(tensor, SparseTensor) else None,
+        "features": None if features is None or features.ndim != 2 else len(features),
+        "labels": None if labels is None else len(labels),
+        "people": None if people is None else len(people),
+    }
+    patients = {k: v for k, v in sizes.items() if v is not None}
+    if len(set(patients.values())) < 2:
+        return []
+    return ["numbers of patients differ: " + ", ".join(f"{k} {v}" for k, v in patients.items())]
+
+
 def _names(features: object) -> tuple[str, ...] | None:
     """Column names of a data frame; None for a plain matrix, and for a frame that only numbers its columns."""
-    found = getattr(features, "columns", None)
-    names = None if found is None or callable(found) else tuple(found)
+    columns = getattr(features, "columns", None)
+    names = None if columns is None or callable(columns) else tuple(columns)
     return names if names and all(isinstance(c, str) for c in names) else None
 
 
@@ -210,17 +231,17 @@ def one_order(sites: Sequence[Site]) -> list[Site]:
     [[60.0, 120.0]]
     """
     ordered = sorted(sites, key=lambda s: s.name)
-    named = [s for s in ordered if s.features is not None and s.columns is not None]
-    if not named:
+    with_names = [s for s in ordered if s.features is not None and s.columns is not None]
+    if not with_names:
         return ordered
-    first, columns = named[0], named[0].columns or ()
+    first, columns = with_names[0], with_names[0].columns or ()
     faults = []
-    for s in named[1:]:
-        found = _differences(s.columns or (), columns)
-        faults += [f"{s.name!r} {'; '.join(found)} (compared with {first.name!r})"] if found else []
+    for s in with_names[1:]:
+        differences = _differences(s.columns or (), columns)
+        faults += [f"{s.name!r} {'; '.join(differences)} (compared with {first.name!r})"] if differences else []
     hint = OTHER_COLUMNS
     nameless = [s.name for s in ordered if s.features is not None and s.columns is None]
-    if not faults and nameless and any(s.columns != columns for s in named):
+    if not faults and nameless and any(s.columns != columns for s in with_names):
         faults = [f"{n!r} does not name its columns" for n in nameless]
         faults.append(f"the others have them in different orders, {first.name!r}: {', '.join(columns[:10])}")
         hint = "give every site a data frame, or Site(..., columns=[...])"
@@ -257,9 +278,9 @@ class Sites(list[Site]):
 
     def period_of(self, site: Site) -> list[tuple[str, str]]:
         """First and last day of a site's patients, in their order; empty texts where nobody wrote them down."""
-        named = site.tensor.axes[0].labels if site.tensor is not None else None
+        labels = site.tensor.axes[0].labels if site.tensor is not None else None
         return [
-            self.periods.get(p) or self.periods.get(p.removeprefix(f"{site.name}/")) or ("", "") for p in named or ()
+            self.periods.get(p) or self.periods.get(p.removeprefix(f"{site.name}/")) or ("", "") for p in labels or ()
         ]
 
 
@@ -277,17 +298,17 @@ def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
     [[2.0], [1.0]]
     """
     ordered = one_order(sites)
-    has = {
+    common = {
         "tensor": all(s.tensor is not None for s in ordered),
         "features": all(s.features is not None for s in ordered),
         "labels": all(s.labels is not None for s in ordered),
     }
     return Site(
         name,
-        SparseTensor.stack([s.counts() for s in ordered]) if has["tensor"] else None,
-        np.concatenate([s.matrix() for s in ordered]) if has["features"] else None,
-        np.concatenate([np.asarray(s.labels) for s in ordered]) if has["labels"] else None,
-        next((s.columns for s in ordered if s.columns is not None), None) if has["features"] else None,
+        SparseTensor.stack([s.counts() for s in ordered]) if common["tensor"] else None,
+        np.concatenate([s.matrix() for s in ordered]) if common["features"] else None,
+        np.concatenate([np.asarray(s.labels) for s in ordered]) if common["labels"] else None,
+        next((s.columns for s in ordered if s.columns is not None), None) if common["features"] else None,
         [line for s in ordered for line in s.builds_on],
         People.stack([s.people for s in ordered if s.people is not None])
         if all(s.people is not None for s in ordered)

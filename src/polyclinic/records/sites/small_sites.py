@@ -1,4 +1,4 @@
-"""Sites too small to take part alone: joined, left out, or a reason to stop; and always said which (RECORDS 4.3)."""
+"""Join sites that are too small to take part alone, leave them out, or stop. The result says which."""
 
 from __future__ import annotations
 
@@ -53,12 +53,12 @@ class Gathered:
 
     def to_json(self) -> dict[str, object]:
         """Plain values; a small number of patients is not among them."""
-        few = 0 < self.left_out < 11
+        too_few = 0 < self.left_out < 11
         return {
             "minimum": self.minimum,
             "joined": {k: list(v) for k, v in self.joined.items()},
             "skipped": list(self.skipped),
-            "patients_left_out": None if few else self.left_out,
+            "patients_left_out": None if too_few else self.left_out,
         }
 
 
@@ -102,9 +102,9 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
             raise DataError(
                 f"no site has {minimum} patients: nobody is left", hint="[sites] small = 'merge', or lower min_patients"
             )
-        left = sum(s.patients for s in small)
+        patients_in_small = sum(s.patients for s in small)
         skipped = tuple(sorted(s.name for s in small))
-        return Gathered(Sites(large, truth), minimum, {}, skipped, left, same_people=same_people)
+        return Gathered(Sites(large, truth), minimum, {}, skipped, patients_in_small, same_people=same_people)
     bins = _bins(small, minimum, same_people)
     if len(bins[-1][1]) < minimum and len(bins) > 1:
         members, people = bins.pop()
@@ -113,16 +113,16 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
         smallest = min(large, key=lambda s: (s.patients, s.name))
         large = [s for s in large if s is not smallest]
         bins[-1] = ([*bins[-1][0], smallest], bins[-1][1])
-    taken = {s.name for s in large}
+    names = {s.name for s in large}
     joined: dict[str, tuple[str, ...]] = {}
-    made = []
+    groups = []
     for k, (members, _) in enumerate(bins, start=1):
         name = f"others {k}"
-        while name in taken:
+        while name in names:
             name += "'"
         joined[name] = tuple(s.name for s in members)
-        made.append(_join(name, members, same_people))
-    return Gathered(Sites([*large, *made], truth), minimum, joined, same_people=same_people)
+        groups.append(_join(name, members, same_people))
+    return Gathered(Sites([*large, *groups], truth), minimum, joined, same_people=same_people)
 
 
 def _bins(small: Sequence[Site], minimum: int, same_people: bool) -> list[tuple[list[Site], set[object]]]:
@@ -137,44 +137,44 @@ def _bins(small: Sequence[Site], minimum: int, same_people: bool) -> list[tuple[
 
 def _people(site: Site, same: bool) -> list[str | tuple[object, ...]]:
     """Who the patients are: by their own names without the site's, or different people at every site."""
-    named = site.tensor.axes[0].labels if site.tensor is not None else None
-    if named is None or not same:
+    labels = site.tensor.axes[0].labels if site.tensor is not None else None
+    if labels is None or not same:
         return [(site.name, k) for k in range(site.patients)]
-    return [p.removeprefix(f"{site.name}/") for p in named]
+    return [p.removeprefix(f"{site.name}/") for p in labels]
 
 
 def _join(name: str, members: Sequence[Site], same_people: bool) -> Site:
     """One site of several; a patient of several of them becomes one patient, with all records and the worst outcome."""
     names = [p for s in members for p in _people(s, same_people)]
     index = {p: k for k, p in enumerate(dict.fromkeys(names))}
-    who = np.array([index[p] for p in names], np.int64)
+    patient = np.array([index[p] for p in names], np.int64)
     starts = np.cumsum([0, *(s.patients for s in members)])
-    labels = _labels(members, who, len(index)) if any(s.labels is not None for s in members) else None
-    known = [s.people for s in members if s.people is not None]
-    first = np.unique(who, return_index=True)[1]  # what is known of a patient is said by the first of the sites
-    people = People.stack(known).take(first) if len(known) == len(members) else None
+    labels = _labels(members, patient, len(index)) if any(s.labels is not None for s in members) else None
+    covariates = [s.people for s in members if s.people is not None]
+    first = np.unique(patient, return_index=True)[1]  # what is known of a patient is said by the first of the sites
+    people = People.stack(covariates).take(first) if len(covariates) == len(members) else None
     if any(s.tensor is None for s in members):
         features = np.concatenate([s.matrix() for s in members])
         return Site(name, None, features, labels, members[0].columns)
     tensors = [s.counts() for s in members]
     coords = [t.coords for t in tensors]
     for c, start in zip(coords, starts):
-        c[:, 0] = who[c[:, 0] + start]
-    named = Axis("patient", tuple(f"{name}/{p if isinstance(p, str) else '/'.join(map(str, p))}" for p in index))
+        c[:, 0] = patient[c[:, 0] + start]
+    axis = Axis("patient", tuple(f"{name}/{p if isinstance(p, str) else '/'.join(map(str, p))}" for p in index))
     union = SparseTensor(
         np.concatenate(coords),
         np.concatenate([t.values for t in tensors]),
         (len(index), *tensors[0].shape[1:]),
-        (named, *tensors[0].axes[1:]),
+        (axis, *tensors[0].axes[1:]),
     )
     return Site(name, union, None, labels, people=people)
 
 
 def _labels(members: Sequence[Site], who: NDArray[np.int64], patients: int) -> NDArray[np.generic]:
     """Outcomes of joined patients: it happened if it happened at one of the sites; unknown if no site knows."""
-    given = [np.full(s.patients, np.nan) if s.labels is None else np.asarray(s.labels) for s in members]
-    if any(g.dtype.kind not in "iufb" for g in given):  # classes of a similarity study: nobody is at two sites
-        return np.concatenate(given)
+    arrays = [np.full(s.patients, np.nan) if s.labels is None else np.asarray(s.labels) for s in members]
+    if any(g.dtype.kind not in "iufb" for g in arrays):  # classes of a similarity study: nobody is at two sites
+        return np.concatenate(arrays)
     out = np.full(patients, np.nan)
-    np.fmax.at(out, who, np.concatenate(given).astype(np.float64))
+    np.fmax.at(out, who, np.concatenate(arrays).astype(np.float64))
     return out if np.isnan(out).any() else out.astype(np.int64)

@@ -1,1 +1,1 @@
-"""Where records come from: one file a kind of database or export (OMOP, MIMIC, eICU, FHIR, MEDS, CSV ...)."""
+"""Read records from OMOP, MIMIC, eICU, FHIR, MEDS, DE-SynPUF, PostgreSQL and files."""

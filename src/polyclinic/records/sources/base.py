@@ -125,9 +125,11 @@ class Tabular:
         split = node.source.split
         if split:
             identifier(split)
-            wanted = {self.visits[0], *([self.people[0]] if self.people else [])}
+            split_tables = {self.visits[0], *([self.people[0]] if self.people else [])}
             tables = [
-                replace(t, may=f"{t.may} {split.lower()}") if t.name in wanted and split.lower() not in t.columns else t
+                replace(t, may=f"{t.may} {split.lower()}")
+                if t.name in split_tables and split.lower() not in t.columns
+                else t
                 for t in tables
             ]
         origins = open_tables(con, node, tables, push)
@@ -178,9 +180,9 @@ class Tabular:
                     f"AS k, min(CAST({identifier(split)} AS VARCHAR)) AS place FROM {identifier(table)} GROUP BY 1) x "
                     f"ON x.k = CAST(q.{identifier(mine)} AS VARCHAR)"
                 )
-        where = " and ".join(p[0] for p in (self.visits, self.people) if p)
+        table_names = " and ".join(p[0] for p in (self.visits, self.people) if p)
         raise ConfigError(
-            f"node {node.name!r}: nothing to split by: no column {split!r} with values in {where}",
+            f"node {node.name!r}: nothing to split by: no column {split!r} with values in {table_names}",
             hint="[sites] split names a column of these tables",
         )
 
@@ -188,15 +190,15 @@ class Tabular:
         """One row of every key that repeats, the first by its cells, and how many rows were too many; of no event table."""
         out = {}
         for table, column in [self.visits, *self.unique.items()]:
-            name, key, twice = identifier(table), identifier(column), identifier(f"{table} as it is")
+            name, key, original = identifier(table), identifier(column), identifier(f"{table} as it is")
             with reading(f"site {node.name!r}, table {table}"):
                 row = con.execute(f"SELECT count({key}) - count(DISTINCT {key}) FROM {name}").fetchone()
                 if not row or not row[0]:
                     continue
-                con.execute(f"ALTER VIEW {name} RENAME TO {twice}")
+                con.execute(f"ALTER VIEW {name} RENAME TO {original}")
                 con.execute(
                     f"CREATE VIEW {name} AS SELECT * EXCLUDE (nth) FROM (SELECT *, row_number() OVER (PARTITION BY {key} "
-                    f"ORDER BY t::VARCHAR) AS nth FROM {twice} t) WHERE nth = 1 OR {key} IS NULL"
+                    f"ORDER BY t::VARCHAR) AS nth FROM {original} t) WHERE nth = 1 OR {key} IS NULL"
                 )
             out[f"rows of {table} repeat a {column}: one of each is used"] = int(row[0])
         return out
@@ -245,7 +247,7 @@ def source_of(node: Node) -> str:
 def _plugged_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """A source of another distribution (``polyclinic.sources``): a function like every ``open_source`` here."""
     entry = plugged("polyclinic.sources")[node.source.kind]
-    what, options = source_of(node), node.source.options
+    source, options = source_of(node), node.source.options
     opener = entry.load()
     if not callable(opener):
         raise ConfigError(
@@ -253,36 +255,38 @@ def _plugged_source(con: Connection, node: Node, outcome: str | None) -> OpenedS
             hint="docs/howto/new-source.md",
         )
     try:
-        with reading(what):
-            found = opener(con, node, outcome)
+        with reading(source):
+            opened_source = opener(con, node, outcome)
     except PolyclinicError:
         raise
     except OSError as e:
         raise DataError(
-            f"{what}: {e.filename or 'a file'}: {e.strerror or type(e).__name__}",
+            f"{source}: {e.filename or 'a file'}: {e.strerror or type(e).__name__}",
             hint="is the file there, whole, and may it be read? [source.options] names it from the node file's folder",
         ) from e
     except Exception as e:  # another's code; its words may quote a cell, so they stay in the traceback
         key = e.args[0] if isinstance(e, KeyError) and e.args else None
         if isinstance(key, str) and key not in options:
             raise ConfigError(
-                f"{what}: [source.options] lacks {key!r}",
+                f"{source}: [source.options] lacks {key!r}",
                 faults=[f"there are: {', '.join(options) or 'none'}"],
                 hint=f"write {key} = ... under [source.options]",
             ) from e
         stack = traceback.extract_tb(e.__traceback__)
-        own = inspect.unwrap(opener).__code__.co_filename if inspect.isfunction(opener) else ""
-        at = next((f for f in reversed(stack) if f.filename == own), stack[-1])  # its own line, not a library's
+        source_file = inspect.unwrap(opener).__code__.co_filename if inspect.isfunction(opener) else ""
+        frame = next(
+            (f for f in reversed(stack) if f.filename == source_file), stack[-1]
+        )  # its own line, not a library's
         raise DataError(
-            f"{what}: failed ({type(e).__name__}, {Path(at.filename).name} line {at.lineno}, in {at.name})",
+            f"{source}: failed ({type(e).__name__}, {Path(frame.filename).name} line {frame.lineno}, in {frame.name})",
             hint=f"it is not a part of Polyclinic: ask whoever wrote {entry.package}",
         ) from e
-    if not isinstance(found, OpenedSource):
+    if not isinstance(opened_source, OpenedSource):
         raise ConfigError(
-            f"source {node.source.kind!r}: {entry.value} gave a {type(found).__name__}, not an OpenedSource",
+            f"source {node.source.kind!r}: {entry.value} gave a {type(opened_source).__name__}, not an OpenedSource",
             hint="docs/howto/new-source.md",
         )
-    return found
+    return opened_source
 
 
 def sql_of(kind: str) -> str:

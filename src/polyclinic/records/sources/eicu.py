@@ -40,7 +40,7 @@ BIRTHS = (
 
 def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """Open the tables; ``[source] codes = "source"`` takes diagnoses by their path instead of ICD-9 codes."""
-    opened = EICU.open(con, node, outcome)
+    source = EICU.open(con, node, outcome)
     if node.source.codes == "source":
-        opened = replace(opened, events=EICU.events_sql(con, node, "eicu_source"))
-    return replace(opened, births=BIRTHS)
+        source = replace(source, events=EICU.events_sql(con, node, "eicu_source"))
+    return replace(source, births=BIRTHS)

@@ -20,22 +20,22 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     if not node.source.folder:
         raise ConfigError(f"node {node.name!r}: [source] folder is missing", hint="the folder of the ndjson files")
     folder = node.path(node.source.folder)
-    found = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith((".ndjson", ".ndjson.gz", ".jsonl"))]
+    resources = [p for p in sorted(folder.rglob("*")) if p.name.lower().endswith((".ndjson", ".ndjson.gz", ".jsonl"))]
     inputs: dict[str, str] = {}
     faults = []
     for kind in RESOURCES:
-        files = [p for p in found if p.name.partition(".")[0].partition("-")[0].lower() == kind.lower()]
+        files = [p for p in resources if p.name.partition(".")[0].partition("-")[0].lower() == kind.lower()]
         view = f"fhir {kind}"
         if not files:
             con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT CAST(NULL AS JSON) AS json WHERE false")
             continue
-        listed = "[" + ", ".join(literal(str(p)) for p in files) + "]"
+        literals = "[" + ", ".join(literal(str(p)) for p in files) + "]"
         try:
             with reading(", ".join(p.name for p in files)):
                 # Parsed once: every line is read again by no query.
                 con.execute(
                     f"CREATE OR REPLACE TABLE {identifier('read ' + kind)} AS "
-                    f"SELECT json FROM read_ndjson_objects({listed})"
+                    f"SELECT json FROM read_ndjson_objects({literals})"
                 )
         except DataError as e:
             faults += [f"{e.what}: {f}" for f in e.faults]

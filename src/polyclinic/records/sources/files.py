@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
@@ -24,64 +24,75 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     source = node.source
     if not source.events:
         raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
-    beside: Mapping[str, str] = {}
+    label_columns: Mapping[str, str] = {}
     if source.labels:
         open_file(con, node.path(source.labels), "raw labels")
-        beside = describe(con, "raw labels")
-    # a column of the table of labels may have any name: [people] asks for it by that
-    strange = [c for c, name in source.columns.items() if c not in (*COLUMNS, "label", "birth") and name not in beside]
-    if strange:
-        raise ConfigError(
-            f"node {node.name!r}: wrong map",
-            faults=[f"columns.{c}: unknown" for c in strange],
-            hint=f"known: {', '.join((*COLUMNS, 'label', 'birth'))}, and what is a column of [source] labels",
-        )
+        label_columns = describe(con, "raw labels")
+    _check_map(node, label_columns)
     path = node.path(source.events)
     cheap = open_file(con, path, "raw")
     present = describe(con, "raw")
     faults: list[str] = []
-    picked = {c: _column(c, node, present, faults) for c in COLUMNS}
-    for kind, wide in source.wide.items():
-        faults += [f"{path.name}: column {c!r} of wide.{kind} missing" for c in wide.columns if c not in present]
-    if source.label and source.label not in present:
-        faults.append(f"{path.name}: column {source.label!r} (label) missing")
-    born = source.columns.get("birth", "birth")
-    if "birth" in source.columns and born not in present:
-        faults.append(f"{path.name}: column {born} (birth) missing")
+    cells = {c: _column(c, node, present, faults) for c in COLUMNS}
+    faults += _missing_columns(node, path.name, present)
     hints = []
     if faults:
         hints.append(f"the columns there are {', '.join(present)}; map them: columns = {{code = 'their_name'}}")
-    labels = None
-    if source.labels:
-        mapped = {c: source.columns.get(c, c) for c in ("patient_id", "label")}
-        if mapped["patient_id"] not in beside:
-            mapped["patient_id"] = "patient_id"  # the map may be meant for the event file only
-        place = node.path(source.labels).name
-        lacking = [(c, f"{place}: column {name} missing") for c, name in mapped.items() if name not in beside]
-        if lacking:
-            hints.append(f"{place} has {', '.join(beside)}: columns = {{{lacking[-1][0]} = 'their_name'}}")
-        faults += [said for _, said in lacking]
-        chosen = ", ".join(
-            f"{_cell(name, beside, source.missing)} AS {c}" for c, name in mapped.items() if name in beside
-        )
-        labels = f'SELECT {chosen} FROM "raw labels"'
+    labels = _labels(node, label_columns, faults, hints) if source.labels else None
     if faults:
         raise DataError(f"site {node.name!r}: the event files lack columns", faults=faults, hint="; ".join(hints))
     if source.wide:
-        parts = [_wide(kind, node, picked, present) for kind in source.wide]
-        events = "\nUNION ALL\n".join(sql for sql, _ in parts)
-        rows = {f"events.{kind}": sql for kind, (_, sql) in zip(source.wide, parts)}
+        queries = {kind: _wide(kind, node, cells, present) for kind in source.wide}
+        events = "\nUNION ALL\n".join(sql for sql, _ in queries.values())
+        rows = {f"events.{kind}": count for kind, (_, count) in queries.items()}
     else:
-        listed = ", ".join(f"{sql} AS {c}" for c, sql in picked.items())
+        columns = ", ".join(f"{sql} AS {c}" for c, sql in cells.items())
         # The export of one of our own .sql files brings its reasons along.
-        why = "dropped" if {"origin", "dropped"} <= set(present) else "CAST(NULL AS VARCHAR)"
-        events = f"SELECT 'events' AS origin, {listed}, {why} AS dropped FROM raw"
+        reason = "dropped" if {"origin", "dropped"} <= set(present) else "CAST(NULL AS VARCHAR)"
+        events = f"SELECT 'events' AS origin, {columns}, {reason} AS dropped FROM raw"
         rows = {"events": "SELECT count(*) FROM raw"}
     inputs = {"events": path.name}
     if path.is_file():
         inputs["events sha256"] = hash_of(path)
-    births = _births(_quoted(born), picked["patient_id"]) if born in present else None
-    return OpenedSource(events, rows, _visits(node, picked, present), cheap, inputs, labels, births=births)
+    birth = source.columns.get("birth", "birth")
+    births = _births(_quoted(birth), cells["patient_id"]) if birth in present else None
+    return OpenedSource(events, rows, _visits(node, cells, present), cheap, inputs, labels, births=births)
+
+
+def _check_map(node: Node, label_columns: Container[str]) -> None:
+    """Refuse a map of unknown columns. [people] may name any column of the table of labels."""
+    canonical = (*COLUMNS, "label", "birth")
+    unknown = [c for c, name in node.source.columns.items() if c not in canonical and name not in label_columns]
+    if unknown:
+        raise ConfigError(
+            f"node {node.name!r}: wrong map",
+            faults=[f"columns.{c}: unknown" for c in unknown],
+            hint=f"known: {', '.join(canonical)}, and what is a column of [source] labels",
+        )
+
+
+def _missing_columns(node: Node, file: str, present: Container[str]) -> list[str]:
+    """Return the faults of columns that [source] names beside the canonical ones."""
+    source = node.source
+    mentioned = [(repr(c), f"of wide.{kind}", c) for kind, wide in source.wide.items() for c in wide.columns]
+    mentioned += [(repr(source.label), "(label)", source.label)] if source.label else []
+    mentioned += [(birth, "(birth)", birth) for c, birth in source.columns.items() if c == "birth"]
+    return [f"{file}: column {words} {role} missing" for words, role, c in mentioned if c not in present]
+
+
+def _labels(node: Node, present: Mapping[str, str], faults: list[str], hints: list[str]) -> str:
+    """Return the query of the table of labels."""
+    source = node.source
+    columns = {c: source.columns.get(c, c) for c in ("patient_id", "label")}
+    if columns["patient_id"] not in present:
+        columns["patient_id"] = "patient_id"  # the map may be meant for the event file only
+    file = node.path(source.labels or "").name
+    missing = [c for c, name in columns.items() if name not in present]
+    if missing:
+        hints.append(f"{file} has {', '.join(present)}: columns = {{{missing[-1]} = 'their_name'}}")
+    faults += [f"{file}: column {columns[c]} missing" for c in missing]
+    cells = (f"{_cell(name, present, source.missing)} AS {c}" for c, name in columns.items() if name in present)
+    return f'SELECT {", ".join(cells)} FROM "raw labels"'
 
 
 def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]) -> str:
@@ -107,8 +118,8 @@ def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]
     if name == "time" and source.time_format and present[mapped] == "VARCHAR":
         # What does not fit the format stays as it is, and is counted as unreadable later.
         formats = (source.time_format,) if isinstance(source.time_format, str) else source.time_format
-        listed = ", ".join(map(literal, formats))
-        return f"coalesce(CAST(try_strptime({cell}, [{listed}]) AS VARCHAR), {cell} || ' ?')"
+        literals = ", ".join(map(literal, formats))
+        return f"coalesce(CAST(try_strptime({cell}, [{literals}]) AS VARCHAR), {cell} || ' ?')"
     return cell
 
 
@@ -133,22 +144,22 @@ def _quoted(column: str) -> str:
 
 def _wide(kind: str, node: Node, picked: Mapping[str, str], present: Mapping[str, str]) -> tuple[str, str]:
     """Query of one wide kind, and the query that counts its cells."""
-    wide = node.source.wide[kind]
+    columns_rule = node.source.wide[kind]
     cells = ", ".join(
         f"{{'name': {literal(c)}, 'cell': CAST({_cell(c, present, node.source.missing)} AS VARCHAR)}}"
-        for c in wide.columns
+        for c in columns_rule.columns
     )
-    without = ", ".join(map(literal, wide.without)) or "NULL"
-    code = "cell.name" if wide.code == "column" else "cell.cell"
+    negatives = ", ".join(map(literal, columns_rule.without)) or "NULL"
+    code = "cell.name" if columns_rule.code == "column" else "cell.cell"
     system = literal(node.source.systems[kind]) if kind in node.source.systems else "CAST(NULL AS VARCHAR)"
     keep = ", ".join(f"{picked[c]} AS {c}" for c in ("patient_id", "visit_id", "time", "site"))
     sql = f"""
 SELECT {literal(f"events.{kind}")} AS origin, patient_id, visit_id, time, {literal(kind)} AS kind, {code} AS code,
        {system} AS system, CAST(NULL AS VARCHAR) AS value, CAST(NULL AS VARCHAR) AS description, site,
        CASE WHEN cell.cell IS NULL THEN 'empty cell'
-            WHEN cell.cell IN ({without}) THEN 'cell says it did not happen' END AS dropped
+            WHEN cell.cell IN ({negatives}) THEN 'cell says it did not happen' END AS dropped
 FROM (SELECT {keep}, unnest([{cells}]) AS cell FROM raw)"""
-    return sql, f"SELECT count(*) * {len(wide.columns)} FROM raw"
+    return sql, f"SELECT count(*) * {len(columns_rule.columns)} FROM raw"
 
 
 def _visits(node: Node, picked: Mapping[str, str], present: Mapping[str, str]) -> str | None:

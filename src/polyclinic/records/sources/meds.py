@@ -1,4 +1,4 @@
-"""MEDS (Medical Event Data Standard): Parquet of subject_id, time, code, numeric_value; read and written."""
+"""MEDS (Medical Event Data Standard): Parquet of subject_id, time, code, numeric_value."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from typing import Final
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.engine import Connection, identifier, literal, reading, session, statement
+from polyclinic.records.engine import Connection, identifier, literal, reading, statement
 from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.tables import describe, open_file
 
-__all__ = ["export_meds", "open_source"]
+__all__ = ["open_source"]
 
 KINDS: Final = {
     "DIAGNOSIS": "diagnosis",
@@ -48,8 +48,8 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         "numeric_value" if "numeric_value" in present else "CAST(NULL AS DOUBLE) AS numeric_value",
     ]
     con.execute(f"CREATE OR REPLACE VIEW meds AS SELECT {', '.join(columns)} FROM {identifier('meds raw')}")
-    listed = ", ".join(f"({literal(k)}, {literal(v)})" for k, v in {**KINDS, **node.source.kinds}.items())
-    con.execute(f"CREATE OR REPLACE TABLE meds_kinds AS SELECT * FROM (VALUES {listed}) t(prefix, kind)")
+    kind_rows = ", ".join(f"({literal(k)}, {literal(v)})" for k, v in {**KINDS, **node.source.kinds}.items())
+    con.execute(f"CREATE OR REPLACE TABLE meds_kinds AS SELECT * FROM (VALUES {kind_rows}) t(prefix, kind)")
     _names(con, path)
     return OpenedSource(
         events=statement("meds"),
@@ -74,25 +74,3 @@ def _names(con: Connection, path: Path) -> None:
     )
     with reading("metadata/codes.parquet"):
         con.execute(f"CREATE OR REPLACE TABLE meds_codes AS {query}")
-
-
-def export_meds(events: str | Path, out: str | Path) -> Path:
-    """Write an ``events.parquet`` of ours as MEDS; stays at the site, like the events themselves.
-
-    Patient identifiers that are not all whole numbers are numbered in order; the code is ``KIND//system//code``.
-    """
-    path = Path(out)
-    with session(path.parent) as (con, scratch), reading(str(events)):
-        whole = con.execute(
-            "SELECT coalesce(bool_and(CAST(TRY_CAST(patient_id AS BIGINT) AS VARCHAR) IS NOT DISTINCT FROM patient_id), true) "
-            f"FROM read_parquet({literal(str(events))})"
-        ).fetchone()
-        subject = "CAST(patient_id AS BIGINT)" if whole and whole[0] else "dense_rank() OVER (ORDER BY patient_id)"
-        con.execute(
-            f"COPY (SELECT {subject} AS subject_id, "
-            "time, upper(kind) || '//' || coalesce(system || '//', '') || code AS code, CAST(value AS FLOAT) AS "
-            f"numeric_value, visit_id FROM read_parquet({literal(str(events))}) ORDER BY subject_id, time NULLS FIRST) "
-            f"TO {literal(str(scratch / 'meds.parquet'))} (FORMAT parquet)"
-        )
-        (scratch / "meds.parquet").replace(path)
-    return path

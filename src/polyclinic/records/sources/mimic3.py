@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import replace
 
 from polyclinic.config import Node
@@ -10,45 +11,64 @@ from polyclinic.records.sources.base import OpenedSource, Tabular
 from polyclinic.records.sources.pushdown import Keys, Push
 from polyclinic.records.sources.tables import SourceTable
 
-__all__ = ["open_source"]
-
-ADMITTED = ("admissions", "admittime")
+__all__ = ["keys", "mimic", "open_mimic", "open_source"]
 
 
-def _keys(code: str, *times: str, via: tuple[str, str] | None = None) -> Keys:
-    return Keys("subject_id", "hadm_id", times, code, code, via)
+def keys(code: str, *times: str) -> Keys:
+    """Return the keys of a table of codes, whose day is the admission's where it has none."""
+    return Keys("subject_id", "hadm_id", times, code, code, ("admissions", "admittime"))
 
 
-MIMIC3 = Tabular(
-    "mimic3",
-    tables=(
-        SourceTable(
-            "admissions",
-            "subject_id hadm_id admittime dischtime hospital_expire_flag",
-            "deathtime admission_type",
-            patient="subject_id",
+def mimic(
+    name: str,
+    stays: tuple[SourceTable, ...],
+    coded: tuple[SourceTable, ...],
+    titles: tuple[SourceTable, ...],
+    drug_time: str,
+    unique: Mapping[str, str],
+) -> Tabular:
+    """Make a source of one version's tables and of those that both versions have."""
+    drugs = replace(keys("drug", drug_time), via=None)
+    results = replace(keys("itemid", "charttime"), via=None)
+    return Tabular(
+        name,
+        tables=(
+            *stays,
+            *coded,
+            SourceTable("prescriptions", f"subject_id hadm_id {drug_time} drug", optional=True, keys=drugs),
+            SourceTable("labevents", "subject_id hadm_id itemid charttime valuenum flag", optional=True, keys=results),
+            *titles,
+            SourceTable("d_labitems", "itemid label", optional=True),
         ),
+        events=("diagnoses_icd", "procedures_icd", "prescriptions", "labevents"),
+        visits=("admissions", "hadm_id"),
+        unique={**unique, "d_labitems": "itemid"},
+        typed=True,
+    )
+
+
+ADMISSIONS = SourceTable(
+    "admissions",
+    "subject_id hadm_id admittime dischtime hospital_expire_flag",
+    "deathtime admission_type",
+    patient="subject_id",
+)
+MIMIC3 = mimic(
+    "mimic3",
+    stays=(
+        ADMISSIONS,
         SourceTable("patients", "subject_id", "dob", optional=True, patient="subject_id"),
         SourceTable("icustays", "hadm_id first_careunit intime"),
-        SourceTable("diagnoses_icd", "subject_id hadm_id icd9_code", keys=_keys("icd9_code", via=ADMITTED)),
-        SourceTable("procedures_icd", "subject_id hadm_id icd9_code", keys=_keys("icd9_code", via=ADMITTED)),
-        SourceTable(
-            "prescriptions", "subject_id hadm_id startdate drug", optional=True, keys=_keys("drug", "startdate")
-        ),
-        SourceTable(
-            "labevents",
-            "subject_id hadm_id itemid charttime valuenum flag",
-            optional=True,
-            keys=_keys("itemid", "charttime"),
-        ),
-        SourceTable("d_icd_diagnoses", "icd9_code long_title", optional=True),
-        SourceTable("d_icd_procedures", "icd9_code long_title", optional=True),
-        SourceTable("d_labitems", "itemid label", optional=True),
     ),
-    events=("diagnoses_icd", "procedures_icd", "prescriptions", "labevents"),
-    visits=("admissions", "hadm_id"),
-    unique={"d_icd_diagnoses": "icd9_code", "d_icd_procedures": "icd9_code", "d_labitems": "itemid"},
-    typed=True,
+    coded=tuple(
+        SourceTable(name, "subject_id hadm_id icd9_code", keys=keys("icd9_code"))
+        for name in ("diagnoses_icd", "procedures_icd")
+    ),
+    titles=tuple(
+        SourceTable(name, "icd9_code long_title", optional=True) for name in ("d_icd_diagnoses", "d_icd_procedures")
+    ),
+    drug_time="startdate",
+    unique={"d_icd_diagnoses": "icd9_code", "d_icd_procedures": "icd9_code"},
 )
 # Who was older than 89 is born 300 years before the first admission there; 91 is their median age.
 BIRTHS = (
@@ -58,7 +78,14 @@ BIRTHS = (
 )
 
 
+def open_mimic(
+    tabular: Tabular, births: str, con: Connection, node: Node, outcome: str | None, push: Push | None
+) -> OpenedSource:
+    """Open the tables of one version."""
+    source = tabular.open(con, node, outcome, push)
+    return replace(source, births=births if "patients" in source.inputs else None)
+
+
 def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:
     """Open the tables."""
-    opened = MIMIC3.open(con, node, outcome, push)
-    return replace(opened, births=BIRTHS if "patients" in opened.inputs else None)
+    return open_mimic(MIMIC3, BIRTHS, con, node, outcome, push)

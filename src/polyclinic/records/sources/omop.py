@@ -95,15 +95,15 @@ COHORT = (
 
 def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:
     """Open the tables; ``[source] codes`` chooses standard concepts or the source's own codes."""
-    opened = OMOP.open(con, node, outcome, push)
+    source = OMOP.open(con, node, outcome, push)
     with reading("cdm_source"):
         version = con.execute("SELECT any_value(CAST(cdm_version AS VARCHAR)) FROM cdm_source").fetchone()
-    inputs = {**opened.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
+    inputs = {**source.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
     if node.source.codes == "source":
-        opened = replace(opened, events=OMOP.events_sql(con, node, "omop_source"))
-    about = told(opened.inputs)
+        source = replace(source, events=OMOP.events_sql(con, node, "omop_source"))
+    about = told(source.inputs)
     return replace(
-        opened, inputs=inputs, births=about.births, deaths=DEATHS, observed=about.observed, cohort=about.cohort
+        source, inputs=inputs, births=about.births, deaths=DEATHS, observed=about.observed, cohort=about.cohort
     )
 
 

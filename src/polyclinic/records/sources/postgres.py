@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from polyclinic.config import Node, secret
@@ -11,6 +13,9 @@ from polyclinic.records.engine import Connection, identifier, literal
 from polyclinic.records.sources.pushdown import WHOLE, DatabaseServer, Push
 from polyclinic.records.sources.tables import OpenedTables, SourceTable, catalogue_of, fetched, listed_tables, stage
 from polyclinic.util.database_errors import UNSAID
+
+if TYPE_CHECKING:
+    from adbc_driver_manager.dbapi import Cursor
 
 __all__ = ["address_of", "from_postgres"]
 
@@ -24,55 +29,9 @@ def from_postgres(
     except ImportError:
         raise MissingExtra("adbc-driver-postgresql", "postgres", "reading PostgreSQL") from None
     url = address_of(node)
-    out = OpenedTables()
-    schema = node.source.db_schema or "public"
     try:
         with dbapi.connect(url) as link, link.cursor() as cursor:
-            cursor.execute(
-                "SELECT lower(table_name)::text, lower(column_name)::text, column_name::text, table_name::text, table_schema::text, data_type::text "
-                f"FROM information_schema.columns WHERE lower(table_schema) = lower({literal(schema)})"
-            )
-            rows = fetched(con, cursor)
-            if not rows:
-                out.faults.append(f"schema {schema!r} has no table that this user may read")
-                return out
-            catalogue, real = catalogue_of(rows), {r[0]: r[3] for r in rows}
-            # A date can be 'infinity' or lie outside what others can hold: as text one such cell costs one row only.
-            dates = {(r[0], r[1]) for r in rows if r[5].startswith(("date", "timestamp"))}
-            there = {t.name: names[t.name].lower() for t in tables if names[t.name].lower() in catalogue}
-            types = {(r[0], r[1]): r[5] for r in rows}
-            server = DatabaseServer(
-                {n: f"{identifier(rows[0][4])}.{identifier(real[k])}" for n, k in there.items()},
-                {n: catalogue[k] for n, k in there.items()},
-                {(n, c): types[k, c] for n, k in there.items() for c in catalogue[k]},
-            )
-            pushable = all(
-                server.types.get((t.name, t.keys.patient)) in WHOLE for t in tables if t.keys and t.name in there
-            )
-            last: bool | None = None
-            for t in sorted(tables, key=lambda t: t.keys is not None):  # events last: the others tell who takes part
-                key = names[t.name].lower()
-                if push is not None and t.keys is not None and last is None:
-                    last, push = True, push.decided(there) if pushable and not out.faults else push
-                if listed_tables(con, t, key, catalogue, f"schema {schema}", out):
-                    wanted = [c for c in t.columns if c in catalogue[key]]
-                    columns = ", ".join(
-                        f"t.{identifier(catalogue[key][c])}{'::text' if (key, c) in dates else ''} AS {identifier(c)}"
-                        for c in wanted
-                    )
-                    fate = server.fate(t.name, t.keys, push) if push is not None and t.keys is not None else None
-                    if push is not None and t.keys is not None and fate is not None:
-                        cursor.execute(server.counted(t.name, t.keys, push, fate))
-                        con.register("gone", cursor.fetch_arrow())
-                        con.execute(f"INSERT INTO pushed SELECT {literal(t.name)}, patient_id, nth, empty, n FROM gone")
-                        con.unregister("gone")
-                    place, only = f"{server.names[t.name]} t", f"{fate} IS NULL" if fate is not None else ""
-                    if push is not None and t.keys is not None and fate is not None:
-                        place = server.rows(t.name, t.keys, push)
-                    elif push is not None and t.patient is not None and pushable:
-                        only = server.without(t.name, t.patient, push)
-                    cursor.execute(f"SELECT {columns} FROM {place}{f' WHERE {only}' if only else ''}")
-                    stage(con, t, cursor, wanted)
+            return _stage_tables(con, cursor, node.source.db_schema or "public", tables, names, push)
     except dbapi.Error as e:
         text = " ".join(str(e).split())[:300]
         if (e.sqlstate or "").startswith("22"):  # a data exception: its words quote the cell
@@ -80,7 +39,93 @@ def from_postgres(
         raise DataError(
             f"site {node.name!r}: the database cannot be read", faults=[text], hint="check url, password and rights"
         ) from None
+
+
+def _stage_tables(
+    con: Connection,
+    cursor: Cursor,
+    schema: str,
+    tables: Sequence[SourceTable],
+    names: Mapping[str, str],
+    push: Push | None,
+) -> OpenedTables:
+    """Copy the tables of a schema. Tables of events come last, because the others decide who takes part."""
+    cursor.execute(
+        "SELECT lower(table_name)::text, lower(column_name)::text, column_name::text, table_name::text, table_schema::text, data_type::text "
+        f"FROM information_schema.columns WHERE lower(table_schema) = lower({literal(schema)})"
+    )
+    rows = fetched(con, cursor)
+    out = OpenedTables()
+    if not rows:
+        out.faults.append(f"schema {schema!r} has no table that this user may read")
+        return out
+    database = _Database.of(con, cursor, rows, {t.name: names[t.name].lower() for t in tables})
+    patient_types = [
+        database.server.types.get((t.name, t.keys.patient))
+        for t in tables
+        if t.keys and t.name in database.server.names
+    ]
+    pushable = all(kind in WHOLE for kind in patient_types)
+    decided = False
+    for t in sorted(tables, key=lambda t: t.keys is not None):
+        if push is not None and t.keys is not None and not decided:
+            decided, push = True, push.decided(database.server.names) if pushable and not out.faults else push
+        if listed_tables(con, t, names[t.name].lower(), database.catalogue, f"schema {schema}", out):
+            database.stage(t, names[t.name].lower(), push, pushable)
     return out
+
+
+@dataclass(frozen=True)
+class _Database:
+    """An open database: its tables, their columns, and which columns hold dates."""
+
+    con: Connection
+    cursor: Cursor
+    server: DatabaseServer
+    catalogue: Mapping[str, Mapping[str, str]]
+    dates: frozenset[tuple[str, str]]
+
+    @classmethod
+    def of(cls, con: Connection, cursor: Cursor, rows: Sequence[tuple[str, ...]], keys: Mapping[str, str]) -> _Database:
+        """Make it from the rows of the catalogue. ``keys``: standard name of a table -> name there, in lower case."""
+        catalogue, real = catalogue_of(rows), {r[0]: r[3] for r in rows}
+        types = {(r[0], r[1]): r[5] for r in rows}
+        present = {name: key for name, key in keys.items() if key in catalogue}
+        server = DatabaseServer(
+            {n: f"{identifier(rows[0][4])}.{identifier(real[k])}" for n, k in present.items()},
+            {n: catalogue[k] for n, k in present.items()},
+            {(n, c): types[k, c] for n, k in present.items() for c in catalogue[k]},
+        )
+        # A date can be 'infinity' or lie outside what others can hold: as text one such cell costs one row only.
+        dates = frozenset(place for place, kind in types.items() if kind.startswith(("date", "timestamp")))
+        return cls(con, cursor, server, catalogue, dates)
+
+    def stage(self, table: SourceTable, key: str, push: Push | None, pushable: bool) -> None:
+        """Copy the needed columns of a table, without the rows that the database may leave out."""
+        present = self.catalogue[key]
+        columns = [c for c in table.columns if c in present]
+        cells = ", ".join(
+            f"t.{identifier(present[c])}{'::text' if (key, c) in self.dates else ''} AS {identifier(c)}"
+            for c in columns
+        )
+        rows, condition = self._rows(table, push, pushable)
+        self.cursor.execute(f"SELECT {cells} FROM {rows}{f' WHERE {condition}' if condition else ''}")
+        stage(self.con, table, self.cursor, columns)
+
+    def _rows(self, table: SourceTable, push: Push | None, pushable: bool) -> tuple[str, str]:
+        """Return the relation and the condition of the rows to copy. Rows that stay there are counted."""
+        name = table.name
+        if push is None:
+            return f"{self.server.names[name]} t", ""
+        fate = None if table.keys is None else self.server.fate(name, table.keys, push)
+        if table.keys is not None and fate is not None:
+            self.cursor.execute(self.server.counted(name, table.keys, push, fate))
+            self.con.register("gone", self.cursor.fetch_arrow())
+            self.con.execute(f"INSERT INTO pushed SELECT {literal(name)}, patient_id, nth, empty, n FROM gone")
+            self.con.unregister("gone")
+            return self.server.rows(name, table.keys, push), f"{fate} IS NULL"
+        condition = self.server.without(name, table.patient, push) if table.patient is not None and pushable else ""
+        return f"{self.server.names[name]} t", condition
 
 
 def address_of(node: Node) -> str:
@@ -94,6 +139,6 @@ def address_of(node: Node) -> str:
         )
     if node.source.password:
         user, _, host = parts.netloc.rpartition("@")
-        hidden = quote(secret(node.source.password, node.folder), safe="")
-        url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:{hidden}@{host}"))
+        password = quote(secret(node.source.password, node.folder), safe="")
+        url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:{password}@{host}"))
     return url

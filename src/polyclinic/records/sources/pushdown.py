@@ -164,24 +164,24 @@ class DatabaseServer:
         """SQL of the step (a number) that takes a row of the table, named ``t``, out; NULL where it must travel."""
         if not self.has(table, keys.patient) or self.types[table, keys.patient] not in WHOLE:
             return None
-        who = self.at(table, keys.patient, "t")
-        cases = [f"WHEN {who}::text IN ({', '.join(map(literal, push.optout))}) THEN 0"] if push.optout else []
+        patient = self.at(table, keys.patient, "t")
+        cases = [f"WHEN {patient}::text IN ({', '.join(map(literal, push.optout))}) THEN 0"] if push.optout else []
         if push.members is not None:
             cases.append("WHEN m.k IS NULL THEN 1")  # why, the engine knows
         elif push.definition is not None and self.same(("cohort", "subject_id"), (table, keys.patient)):
-            which = self.at("cohort", "cohort_definition_id", "c")
+            definition = self.at("cohort", "cohort_definition_id", "c")
             cases.append(
-                f"WHEN NOT EXISTS (SELECT 1 FROM {self.names['cohort']} c WHERE {which}::text = '{push.definition}' "
-                f"AND {self.at('cohort', 'subject_id', 'c')} = {who}) THEN 1"
+                f"WHEN NOT EXISTS (SELECT 1 FROM {self.names['cohort']} c WHERE {definition}::text = '{push.definition}' "
+                f"AND {self.at('cohort', 'subject_id', 'c')} = {patient}) THEN 1"
             )
-        cases += self._by_day(table, keys, push, who)
-        return f"CASE WHEN {who} IS NULL THEN NULL {' '.join(cases)} END" if cases else None
+        cases += self._by_day(table, keys, push, patient)
+        return f"CASE WHEN {patient} IS NULL THEN NULL {' '.join(cases)} END" if cases else None
 
     def _by_day(self, table: str, keys: Keys, push: Push, who: str) -> list[str]:
         times = [c for c in keys.times if self.has(table, c)]
-        asked = (push.start, push.end, push.observed, push.types, push.low is not None, push.high is not None)
+        conditions = (push.start, push.end, push.observed, push.types, push.low is not None, push.high is not None)
         day = self._day(table, keys, times)
-        if not any(asked) or day is None:
+        if not any(conditions) or day is None:
             return []
         # No day, or an impossible one, has a reason of its own.
         cases = [f"WHEN {day} IS NULL OR NOT {day} BETWEEN '1800-01-01' AND '2300-12-31' THEN NULL"]
@@ -228,15 +228,15 @@ class DatabaseServer:
         """The table, named ``t``, and who takes part, ``m``, where an index date decides."""
         if push.members is None:
             return f"{self.names[table]} t"
-        who = self.at(table, keys.patient, "t")
-        return f"{self.names[table]} t LEFT JOIN {push.members.relation()} m ON m.k = {who}::text"
+        patient = self.at(table, keys.patient, "t")
+        return f"{self.names[table]} t LEFT JOIN {push.members.relation()} m ON m.k = {patient}::text"
 
     def without(self, table: str, patient: str, push: Push) -> str:
         """SQL: a row of a table of people, named ``t``, is not about somebody who opted out."""
         if not push.optout or not self.has(table, patient) or self.types[table, patient] not in WHOLE:
             return ""
-        who = f"{self.at(table, patient, 't')}::text"
-        return f"({who} IS NULL OR {who} NOT IN ({', '.join(map(literal, push.optout))}))"
+        patient_text = f"{self.at(table, patient, 't')}::text"
+        return f"({patient_text} IS NULL OR {patient_text} NOT IN ({', '.join(map(literal, push.optout))}))"
 
     def _by_type(self, table: str, keys: Keys, push: Push, who: str) -> list[str]:
         visits = "visit_occurrence"
@@ -248,18 +248,18 @@ class DatabaseServer:
         ):
             return []
         kind = f"lower(trim({self.at(visits, 'visit_concept_id', 'v')}::text))"
-        listed = ", ".join(map(literal, push.types))
-        below = ""
+        literals = ", ".join(map(literal, push.types))
+        descendants = ""
         if self.has("concept_ancestor", "ancestor_concept_id", "descendant_concept_id"):
-            below = (
+            descendants = (
                 f" OR {kind} IN (SELECT {self.at('concept_ancestor', 'descendant_concept_id', 'a')}::text FROM "
-                f"{self.names['concept_ancestor']} a WHERE {self.at('concept_ancestor', 'ancestor_concept_id', 'a')}::text IN ({listed}))"
+                f"{self.names['concept_ancestor']} a WHERE {self.at('concept_ancestor', 'ancestor_concept_id', 'a')}::text IN ({literals}))"
             )
         return [
             (
                 f"WHEN NOT EXISTS (SELECT 1 FROM {self.names[visits]} v WHERE "
                 f"{self.at(visits, 'visit_occurrence_id', 'v')} = {self.at(table, keys.visit, 't')} AND "
-                f"{self.at(visits, 'person_id', 'v')} = {who} AND ({kind} IN ({listed}){below})) THEN 6"
+                f"{self.at(visits, 'person_id', 'v')} = {who} AND ({kind} IN ({literals}){descendants})) THEN 6"
             )
         ]
 
@@ -267,8 +267,8 @@ class DatabaseServer:
         """Query: patient, step, whether the row has no code, rows; of what the table's rows left behind."""
         column = keys.code if push.standard else keys.text
         code = f"{self.at(table, column, 't')}::text" if self.has(table, column) else "''"
-        nothing = "'', '0'" if push.standard else "''"
-        empty = f"trim(COALESCE({code}, '')) IN ({nothing})"
+        empty_codes = "'', '0'" if push.standard else "''"
+        empty = f"trim(COALESCE({code}, '')) IN ({empty_codes})"
         return (
             f"SELECT {self.at(table, keys.patient, 't')}::text AS patient_id, {fate} AS nth, {empty} AS empty, "
             f"count(*)::bigint AS n FROM {self.rows(table, keys, push)} WHERE {fate} IS NOT NULL GROUP BY 1, 2, 3"
@@ -288,40 +288,44 @@ def pushed_down(
     An index date comes before observation period, visit types and look-back. ``members`` makes it from the small tables;
     where it cannot (codes or the owner's SQL decide), only opt-out and COHORT table are pushed down.
     """
-    gone = tuple(
+    optouts = tuple(
         str(r[0])
         for r in con.execute("SELECT patient_id FROM optout WHERE patient_id IS NOT NULL ORDER BY 1").fetchall()
     )
     standard = node.source.kind == "omop" and node.source.codes != "source"
-    if study is None:
-        return Push(gone, standard=standard) if gone else None
-    c, t = study.cohort, study.time
-    relative = c is not None or bool(t and t.relative)
-    by_code = c is not None and (c.sql is not None or any(k != "visits" for k in c.first))
-    dated = t is not None and not by_code
-    types: tuple[str, ...] = ()
-    if study.visits is not None:
-        types = tuple(
-            sorted({x for k in study.visits.types for x in TYPES.get(k.strip().lower(), (k.strip().lower(),))})
-        )
-    out = Push(
-        gone,
-        c.definition if c is not None else None,
-        str(t.start) if dated and t is not None and t.start else None,
-        str(t.end) if dated and t is not None and t.end else None,
-        t is not None and not relative,
-        types if not relative else (),
-        standard,
-    )
-    if relative and not by_code and members is not None:
-        low, high = (None, None) if t is None else t.window
+    push = Push(optouts, standard=standard)
+    if study is not None:
+        push = _of_study(push, study, members)
+    return push if push != Push(standard=standard) else None
 
-        def late(there: Container[str]) -> Push | None:
-            found = members(there)
-            if found is None or len(found.rows) > MOST:
-                return None
-            seen = "observation_period" in there
-            return replace(out, members=found, observed=seen, types=types, low=low, high=high, late=None)
 
-        out = replace(out, late=late)
-    return out if out != Push(standard=standard) else None
+def _of_study(push: Push, study: Study, members: Callable[[Container[str]], Members | None] | None) -> Push:
+    """Add what the study's protocol leaves out."""
+    cohort, time, types = study.cohort, study.time, _visit_types(study)
+    relative = cohort is not None or bool(time and time.relative)
+    by_code = cohort is not None and (cohort.sql is not None or any(k != "visits" for k in cohort.first))
+    if cohort is not None:
+        push = replace(push, definition=cohort.definition)
+    if time is not None and not by_code:
+        push = replace(push, start=str(time.start) if time.start else None, end=str(time.end) if time.end else None)
+    if not relative:
+        return replace(push, observed=time is not None, types=types)
+    if by_code or members is None:
+        return push
+    low, high = (None, None) if time is None else time.window
+    out = push
+
+    def late(tables: Container[str]) -> Push | None:
+        patients = members(tables)
+        if patients is None or len(patients.rows) > MOST:
+            return None
+        observed = "observation_period" in tables
+        return replace(out, members=patients, observed=observed, types=types, low=low, high=high)
+
+    return replace(out, late=late)
+
+
+def _visit_types(study: Study) -> tuple[str, ...]:
+    """Return the visit types of a study, in lower case, with the concepts that they stand for."""
+    types = [k.strip().lower() for k in study.visits.types] if study.visits is not None else []
+    return tuple(sorted({x for k in types for x in TYPES.get(k, (k,))}))

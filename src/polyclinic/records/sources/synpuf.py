@@ -45,14 +45,14 @@ BIRTHS = " UNION ALL ".join(
 
 def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
     """Open the claims; what is counted are cells (claims x code columns), for the table is wide."""
-    opened = SYNPUF.open(con, node, outcome)
+    source = SYNPUF.open(con, node, outcome)
     rows = {
         f"{table}.{cells}": f"SELECT count(*) * {n} FROM {table}"
         for table in ("inpatient_claims", "outpatient_claims")
-        if table in opened.inputs
+        if table in source.inputs
         for cells, n in CELLS.items()
     }
     births = f"SELECT patient_id, min(year) AS year FROM ({BIRTHS}) GROUP BY 1"
     return replace(
-        opened, rows=rows, births=births if any(t.startswith("beneficiary") for t in opened.inputs) else None
+        source, rows=rows, births=births if any(t.startswith("beneficiary") for t in source.inputs) else None
     )

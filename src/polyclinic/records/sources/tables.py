@@ -81,49 +81,51 @@ def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push
             f"node {node.name!r}: [source] names {' and '.join(ways) or 'no place'}",
             hint="give one of folder (CSV or Parquet tables), database (SQLite or DuckDB file), url (postgresql://...)",
         )
-    wrong = [f"tables.{k}: not a table of {source.kind}" for k in source.tables if k not in {t.name for t in tables}]
-    if wrong:
-        known = ", ".join(t.name for t in tables)
-        raise ConfigError(f"node {node.name!r}: unknown tables", faults=wrong, hint=f"known: {known}")
+    unknown = [f"tables.{k}: not a table of {source.kind}" for k in source.tables if k not in {t.name for t in tables}]
+    if unknown:
+        table_names = ", ".join(t.name for t in tables)
+        raise ConfigError(f"node {node.name!r}: unknown tables", faults=unknown, hint=f"known: {table_names}")
     names = {t.name: source.tables.get(t.name, t.name) for t in tables}
-    bad = []
+    name_faults = []
     for name in [*names.values(), *([source.db_schema] if source.db_schema else [])]:
         try:
             identifier(name)
         except DataError as e:
-            bad.append(e.what)
-    if bad:
-        raise DataError(f"node {node.name!r}: names of tables are refused", faults=bad, hint="correct [source] tables")
+            name_faults.append(e.what)
+    if name_faults:
+        raise DataError(
+            f"node {node.name!r}: names of tables are refused", faults=name_faults, hint="correct [source] tables"
+        )
     if source.folder:
-        opened = _from_folder(con, node.path(source.folder), tables, names)
+        result = _from_folder(con, node.path(source.folder), tables, names)
     elif source.database:
-        opened = _from_database(con, node, tables, names)
+        result = _from_database(con, node, tables, names)
     else:
         from polyclinic.records.sources.postgres import from_postgres
 
-        opened = from_postgres(con, node, tables, names, push)
-    if opened.faults:
+        result = from_postgres(con, node, tables, names, push)
+    if result.faults:
         raise DataError(
             f"site {node.name!r}: the tables of source {source.kind!r} cannot be read",
-            faults=opened.faults,
+            faults=result.faults,
             hint="correct [source] in the node file, or map names with tables = {standard = 'yours'}",
         )
-    return opened.origins
+    return result.origins
 
 
 def open_file(con: Connection, path: Path, view: str) -> bool:
     """Open one file, folder or pattern of CSV or Parquet files as a view; True where rescans are cheap (Parquet)."""
-    found = sorted(path.parent.glob(path.name)) if any(c in path.name for c in "*?[") else [path]
+    paths = sorted(path.parent.glob(path.name)) if any(c in path.name for c in "*?[") else [path]
     if path.is_dir():
-        found = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
-    parquet = [p for p in found if p.name.lower().endswith(PARQUET)]
-    csv = [p for p in found if p.name.lower().endswith(CSV)]
-    if not found or not all(p.is_file() for p in found):
+        paths = sorted(p for p in path.rglob("*") if p.is_file() and not p.name.startswith("."))
+    parquet = [p for p in paths if p.name.lower().endswith(PARQUET)]
+    csv = [p for p in paths if p.name.lower().endswith(CSV)]
+    if not paths or not all(p.is_file() for p in paths):
         raise DataError(f"{path}: no such file", hint="check the path in the node file")
-    if len(parquet) != len(found) and len(csv) != len(found):
+    if len(parquet) != len(paths) and len(csv) != len(paths):
         raise DataError(f"{path}: neither CSV nor Parquet", hint=f"known endings: {', '.join((*CSV, *PARQUET))}")
     with reading(str(path)):
-        con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT * FROM {_scan(found)}")
+        con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT * FROM {_scan(paths)}")
         con.execute(f"SELECT * FROM {identifier(view)} LIMIT 0")
     return bool(parquet)
 
@@ -143,12 +145,12 @@ def hash_of(path: Path) -> str:
 
 
 def _scan(paths: Sequence[Path], *, named: bool = False) -> str:
-    listed = "[" + ", ".join(literal(str(p)) for p in paths) + "]" + (", filename = true" if named else "")
+    literals = "[" + ", ".join(literal(str(p)) for p in paths) + "]" + (", filename = true" if named else "")
     if paths[0].name.lower().endswith(PARQUET):
-        return f"read_parquet({listed}, union_by_name = true)"
+        return f"read_parquet({literals}, union_by_name = true)"
     # Everything is text: the code 0389 keeps its zero. Quotes are doubled in MIMIC-IV (mimic-code#1881).
     return (
-        f"read_csv({listed}, all_varchar = true, header = true, quote = '\"', escape = '\"', "
+        f"read_csv({literals}, all_varchar = true, header = true, quote = '\"', escape = '\"', "
         "union_by_name = true, null_padding = false, strict_mode = true)"
     )
 
@@ -180,15 +182,15 @@ def _missing(table: SourceTable, present: Mapping[str, str], where: str) -> list
 
 def _files_of(folder: Path) -> dict[str, list[Path]]:
     """Table name -> its files: ``person.csv.gz`` anywhere below the folder, or every part in a folder ``person``."""
-    alone: dict[str, list[Path]] = {}
+    files: dict[str, list[Path]] = {}
     parts: dict[str, list[Path]] = {}
     for p in sorted(folder.rglob("*")):
         ending = next((e for e in (*CSV, *PARQUET) if p.name.lower().endswith(e)), None)
         if ending and p.is_file() and not p.name.startswith("."):
-            alone.setdefault(p.name.lower().removesuffix(ending), []).append(p)
+            files.setdefault(p.name.lower().removesuffix(ending), []).append(p)
             if p.parent != folder:
                 parts.setdefault(p.parent.name.lower().removesuffix(".parquet"), []).append(p)
-    return {**parts, **alone}
+    return {**parts, **files}
 
 
 def _from_folder(
@@ -199,37 +201,37 @@ def _from_folder(
         raise DataError(f"{folder}: no such folder", hint="check [source] folder")
     files = _files_of(folder)
     for t in tables:
-        found = files.get(names[t.name].lower(), [])
-        if not found:
+        paths = files.get(names[t.name].lower(), [])
+        if not paths:
             if t.optional:
                 _empty(con, t)
             else:
                 out.faults.append(f"{folder}: no file {names[t.name]}.csv, .csv.gz or .parquet")
             continue
         # Files of one table in several folders are added up only where each folder is a sample (DE-SynPUF).
-        named = found[0].parent.name.lower().removesuffix(".parquet") == names[t.name].lower()
-        places = {p.parent for p in found}
-        if (not named and len(places) < len(found)) or (len(places) > 1 and "in_folder" not in t.columns):
+        in_named_folder = paths[0].parent.name.lower().removesuffix(".parquet") == names[t.name].lower()
+        places = {p.parent for p in paths}
+        if (not in_named_folder and len(places) < len(paths)) or (len(places) > 1 and "in_folder" not in t.columns):
             out.faults.append(
-                f"{folder}: several files for table {t.name}: {', '.join(str(p.relative_to(folder)) for p in found)}"
+                f"{folder}: several files for table {t.name}: {', '.join(str(p.relative_to(folder)) for p in paths)}"
             )
             continue
         try:
-            with reading(found[0].name):
-                listed = con.execute(f"DESCRIBE SELECT * FROM {_scan(found)}").fetchall()
+            with reading(paths[0].name):
+                described = con.execute(f"DESCRIBE SELECT * FROM {_scan(paths)}").fetchall()
         except DataError as e:
             out.faults += [f"{e.what}: {f}" for f in e.faults]
             continue
-        present = {str(r[0]).lower(): str(r[0]) for r in listed}
-        scan = _scan(found)
+        present = {str(r[0]).lower(): str(r[0]) for r in described}
+        scan = _scan(paths)
         if "in_folder" in t.columns:
-            scan = f"(SELECT *, split_part(filename, '/', -2) AS in_folder FROM {_scan(found, named=True)})"
+            scan = f"(SELECT *, split_part(filename, '/', -2) AS in_folder FROM {_scan(paths, named=True)})"
             present["in_folder"] = "in_folder"
-        faults = _missing(t, present, found[0].name)
+        faults = _missing(t, present, paths[0].name)
         out.faults += faults
         if not faults:
             make_view(con, t, scan, present)
-            out.origins[t.name] = ", ".join(str(p.relative_to(folder)) for p in found)
+            out.origins[t.name] = ", ".join(str(p.relative_to(folder)) for p in paths)
     return out
 
 
@@ -297,13 +299,13 @@ def _from_sqlite(con: Connection, path: Path, tables: Sequence[SourceTable], nam
                 if listed_tables(con, t, key, catalogue, path.name, out):
                     # SQLite has no column types to rely on: everything is text, as in a CSV file. NULL travels as ''
                     # because the driver takes a column's type from its first rows.
-                    wanted = [c for c in t.columns if c in catalogue[key]]
+                    present = [c for c in t.columns if c in catalogue[key]]
                     columns = ", ".join(
                         f"COALESCE(CAST({identifier(catalogue[key][c])} AS TEXT), '') AS {identifier(c)}"
-                        for c in wanted
+                        for c in present
                     )
                     cursor.execute(f"SELECT {columns} FROM {identifier(key)}")
-                    stage(con, t, cursor, wanted)
+                    stage(con, t, cursor, present)
         except dbapi.Error as e:
             raise DataError(f"{path}: cannot be read", faults=[str(e)]) from e
     return out

@@ -1,1 +1,1 @@
-"""Charts: inline SVG for the report, Altair for notebooks."""
+"""Charts: SVG for the report, Altair for notebooks."""

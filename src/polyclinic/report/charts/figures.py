@@ -39,7 +39,7 @@ CURVES: Final = (
 def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[SiteSpending]) -> dict[str, object]:
     """Every chart by its place in the page; empty where there is nothing to draw."""
     a = run.association
-    made: dict[str, object] = {
+    charts: dict[str, object] = {
         "convergence": _convergence(run),
         "bytes": _bytes(run),
         "roc": scatter(a.get("roc") or (), title="ROC curve", x="false positive rate", y="true positive rate"),
@@ -53,7 +53,7 @@ def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[S
         "explanation": "",
     }
     if cards and cards[0].sites:
-        made["sites"] = heat_map(
+        charts["sites"] = heat_map(
             [s.site for s in cards[0].sites],
             [str(c.number) for c in cards],
             [[c.sites[k].strength for c in cards] for k in range(len(cards[0].sites))],
@@ -61,13 +61,13 @@ def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[S
             hints=[f"{c.number}: {c.name}" for c in cards],
         )
     if cards:
-        made["codes"] = [(f"{axis.name} codes", _codes(run, cards, n)) for n, axis in enumerate(run.axes)]
+        charts["codes"] = [(f"{axis.name} codes", _codes(run, cards, n)) for n, axis in enumerate(run.axes)]
     if run.kind == "mixture":
-        made |= _mixture(run)
+        charts |= _mixture(run)
     if run.kind == "similarity":
-        made["metric"] = _metric(run)
-        made["explanation"] = _explanation(run)
-    return made
+        charts["metric"] = _metric(run)
+        charts["explanation"] = _explanation(run)
+    return charts
 
 
 def _convergence(run: RunContents) -> list[tuple[str, Markup]]:
@@ -118,18 +118,20 @@ def _codes(run: RunContents, cards: Sequence[PhenotypeCard], mode: int) -> str:
     """Heaviest codes of every phenotype against all phenotypes; codes that may not be shown are empty cells."""
     axis, factor, hide = run.axes[mode], np.abs(run.factors[mode]), run.hidden[mode]
     secret = ~run.carried
-    seen = np.where(hide | secret[None, :], 0.0, factor)
-    seen = seen / np.maximum(seen.max(0, keepdims=True), 1e-300)
+    visible = np.where(hide | secret[None, :], 0.0, factor)
+    visible = visible / np.maximum(visible.max(0, keepdims=True), 1e-300)
     order: list[int] = []
-    for r in range(seen.shape[1]):
-        order += [int(i) for i in np.argsort(-seen[:, r], kind="stable")[:TOP] if seen[i, r] > 0.05 and i not in order]
+    for r in range(visible.shape[1]):
+        order += [
+            int(i) for i in np.argsort(-visible[:, r], kind="stable")[:TOP] if visible[i, r] > 0.05 and i not in order
+        ]
     order = order[:ROWS]
     if not order:
         return ""
     return heat_map(
         [axis.describe(i) for i in order],
         [str(c.number) for c in cards],
-        [[round(float(v), 3) if v >= 0.02 else 0.0 for v in seen[i]] for i in order],
+        [[round(float(v), 3) if v >= 0.02 else 0.0 for v in visible[i]] for i in order],
         title=f"{axis.name} codes and phenotypes",
         hints=[f"{c.number}: {c.name}" for c in cards],
         cell=18,
@@ -168,7 +170,7 @@ def _mixture(run: RunContents) -> dict[str, object]:
     z = _standing(run)
     names = feature_names(run, z.shape[1])
     groups = [f"group {j + 1}" for j in range(len(z))]
-    made: dict[str, object] = {
+    charts: dict[str, object] = {
         "groups": heat_map(
             names[:ROWS],
             [str(j + 1) for j in range(len(z))],
@@ -184,7 +186,7 @@ def _mixture(run: RunContents) -> dict[str, object]:
     sites = run.presence.get("sites") or {}
     if sites:
         counts = run.presence["carriers"]
-        made["group_sizes"] = heat_map(
+        charts["group_sizes"] = heat_map(
             list(sites),
             [str(j + 1) for j in range(len(z))],
             [
@@ -194,7 +196,7 @@ def _mixture(run: RunContents) -> dict[str, object]:
             title="Share of every site's patients in every group",
             hints=groups,
         )
-    return made
+    return charts
 
 
 def _metric(run: RunContents) -> str:
@@ -224,12 +226,12 @@ def _explanation(run: RunContents) -> str:
     top = [int(k) for k in np.argsort(-np.abs(gap), kind="stable")[:15] if gap[k] != 0]
     if not top:
         return ""
-    both = np.array([n["same"], n["different"]])[:, top]
+    contributions = np.array([n["same"], n["different"]])[:, top]
     names = feature_names(run, len(gap))
     return heat_map(
         [names[k] for k in top],
         ["one class", "two classes"],
-        (both / np.abs(both).max()).T.round(3).tolist(),
+        (contributions / np.abs(contributions).max()).T.round(3).tolist(),
         title="Mean part of every feature in the similarity of two patients",
         signed=True,
         cell=26,

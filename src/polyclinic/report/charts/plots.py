@@ -15,14 +15,15 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import DataError, MissingExtra
 from polyclinic.models.base import Value
-from polyclinic.models.file import Learned
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.protocol.estimator import Configured
 
 if TYPE_CHECKING:
     from altair import Chart, Data, Title
 
-    from polyclinic.methods.factorization import Factorization, FactorParams
+    from polyclinic.methods.estimators.factorization import Factorization
+    from polyclinic.methods.factorization import FactorParams
+    from polyclinic.models.file import Learned
 
 __all__ = ["codes", "convergence", "phenotype", "sites"]
 
@@ -38,8 +39,8 @@ def _altair() -> ModuleType:
         altair.renderers.enable(
             "svg"
         )  # the default loads its scripts from a network, which a hospital's notebook may not have
-    found: ModuleType = altair
-    return found
+    module: ModuleType = altair
+    return module
 
 
 def _values(rows: Sequence[dict[str, object]]) -> Data:
@@ -53,10 +54,10 @@ def _value(model: Configured | Learned) -> Learned:
 
 
 def _phenotypes(model: Configured | Learned) -> Phenotypes:
-    found = _value(model)
-    if not isinstance(found, Phenotypes):
-        raise DataError(f"{found.kind} have no phenotypes to draw", hint="pc.plots.convergence draws any model")
-    return found
+    value = _value(model)
+    if not isinstance(value, Phenotypes):
+        raise DataError(f"{value.kind} have no phenotypes to draw", hint="pc.plots.convergence draws any model")
+    return value
 
 
 def convergence(model: Configured | Learned, figure: str | None = None) -> Chart:
@@ -70,16 +71,16 @@ def convergence(model: Configured | Learned, figure: str | None = None) -> Chart
         A key of its history; default: the first that is there of rmse_full, objective, log_likelihood, fit.
     """
     alt, value = _altair(), _value(model)
-    known = [
+    figures = [
         k
         for k in ("rmse_full", "objective", "log_likelihood", "fit")
         if any(h.get(k) is not None for h in value.history)
     ]
-    key = figure or (known[0] if known else "seconds")
+    key = figure or (figures[0] if figures else "seconds")
     rows = [{"round": h["round"], key: h[key]} for h in value.history if h.get(key) is not None]
     if not rows:
-        told = sorted({k for h in value.history for k, v in h.items() if k != "round" and isinstance(v, int | float)})
-        raise DataError(f"no round of this model tells {key!r}", hint=f"figure = one of {', '.join(told) or 'none'}")
+        names = sorted({k for h in value.history for k, v in h.items() if k != "round" and isinstance(v, int | float)})
+        raise DataError(f"no round of this model tells {key!r}", hint=f"figure = one of {', '.join(names) or 'none'}")
     return (
         alt.Chart(_values(rows), title=_title(value.method, value))
         .mark_line(point=True, color=COLOURS[0])
@@ -95,9 +96,11 @@ def phenotype(model: Configured | Learned, number: int, *, top: int = 8) -> Char
     """The heaviest codes of one phenotype (``number`` counts from 0, as in ``phenotypes_``; the title from 1)."""
     alt, value = _altair(), _phenotypes(model)
     rows = [dict(r) for r in value.table().where(phenotype=number)]
-    kept = [r for mode in dict.fromkeys(r["mode"] for r in rows) for r in [x for x in rows if x["mode"] == mode][:top]]
+    top_rows = [
+        r for mode in dict.fromkeys(r["mode"] for r in rows) for r in [x for x in rows if x["mode"] == mode][:top]
+    ]
     return (
-        alt.Chart(_values(kept), title=_title(f"phenotype {number + 1}", value))
+        alt.Chart(_values(top_rows), title=_title(f"phenotype {number + 1}", value))
         .mark_bar()
         .encode(
             x=alt.X("share", type="quantitative", axis=alt.Axis(format="%"), title="share of the mode"),
@@ -139,9 +142,9 @@ def sites(model: Factorization[FactorParams]) -> Chart:
     It reads memberships, so it is for a simulation or for a site's own eyes.
     """
     alt = _altair()
-    held: Mapping[str, NDArray[np.float64]] = model.memberships_
-    names = list(held)
-    size = np.array([np.sqrt(np.mean(np.square(held[s]), axis=0)) for s in names])
+    memberships: Mapping[str, NDArray[np.float64]] = model.memberships_
+    names = list(memberships)
+    size = np.array([np.sqrt(np.mean(np.square(memberships[s]), axis=0)) for s in names])
     relative = size / np.maximum(size.max(0, keepdims=True), 1e-300)
     rows = [
         {"site": s, "phenotype": r + 1, "strength": round(float(relative[k, r]), 4)}

@@ -73,22 +73,21 @@ def line_chart(
     whole
         Between two whole numbers of x there is nothing: no tick either.
     """
-    drawn = [Series(s.name, [(a, b) for a, b in s.points if _finite(b)]) for s in series]
-    drawn = [s for s in drawn if s.points]
-    if not drawn:
+    lines = [(s.name, points) for s in series if (points := _finite(s))]
+    if not lines:
         return Markup("")
-    xs = [a for s in drawn for a, _ in s.points]
-    ys = [b for s in drawn for _, b in s.points if b is not None]
+    xs, ys = zip(*(p for _, points in lines for p in points))
     log = log and min(ys) > 0 and max(ys) / min(ys) > 20
-    box = _Box.around(xs, [math.log10(v) for v in ys] if log else ys, zero=zero and not log)
+    height = math.log10 if log else float
+    box = _Box.around(xs, [height(v) for v in ys], zero=zero and not log)
     parts = [_frame(box, x=x, y=y, log=log, whole=whole)]
-    for n, s in enumerate(drawn):
-        at = [box.at(a, math.log10(b) if log else b) for a, b in s.points if b is not None]
-        path = _stairs(at) if steps else "L".join(f"{a:.1f} {b:.1f}" for a, b in at)
+    for n, (_, points) in enumerate(lines):
+        places = [box.at(a, height(b)) for a, b in points]
+        path = _stairs(places) if steps else "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
         parts.append(Markup('<path class="line s{}" d="M{}"/>').format(n, Markup(path)))
-        if len(at) == 1:
-            parts.append(Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="3"/>').format(n, *at[0]))
-    legend = _legend([s.name for s in drawn]) if len(drawn) > 1 else Markup("")
+        if len(places) == 1:
+            parts.append(Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="3"/>').format(n, *places[0]))
+    legend = _legend([name for name, _ in lines]) if len(lines) > 1 else Markup("")
     return legend + _svg(parts, WIDTH, HEIGHT, title)
 
 
@@ -169,7 +168,7 @@ def heat_map(
             shade = "few" if v is None else _shade(v, signed)
             if shade == "h0":
                 continue
-            said = "too few patients to show" if v is None else f"{v:.2f}"
+            words = "too few patients to show" if v is None else f"{v:.2f}"
             parts.append(
                 Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"><title>{}, {}: {}</title></rect>').format(
                     shade,
@@ -179,7 +178,7 @@ def heat_map(
                     cell - 2,
                     text,
                     hints[j] if hints else columns[j],
-                    said,
+                    words,
                 )
             )
     grid = Markup('<rect class="grid" x="{}" y="{}" width="{}" height="{}"/>').format(
@@ -220,8 +219,8 @@ class _Box:
     def around(cls, xs: Sequence[float], ys: Sequence[float], *, zero: bool) -> _Box:
         low, high = min(ys), max(ys)
         room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-        left, right = min(xs), max(xs)
-        return cls(left, right if right > left else left + 1, 0.0 if zero and low >= 0 else low - room, high + room)
+        first, right = min(xs), max(xs)
+        return cls(first, right if right > first else first + 1, 0.0 if zero and low >= 0 else low - room, high + room)
 
     def at(self, x: float, y: float) -> tuple[float, float]:
         u = LEFT + (x - self.left) / (self.right - self.left) * (self.width - LEFT - RIGHT)
@@ -268,6 +267,10 @@ def _svg(parts: Sequence[Markup], width: float, height: float, title: str, *, fi
     )
 
 
+def _finite(series: Series) -> list[tuple[float, float]]:
+    return [(x, y) for x, y in series.points if y is not None and math.isfinite(y)]
+
+
 def _legend(names: Sequence[str]) -> Markup:
     items = [Markup('<li class="s{}">{}</li>').format(n, name) for n, name in enumerate(names)]
     return Markup('<ul class="legend">{}</ul>').format(Markup("").join(items))
@@ -291,7 +294,3 @@ def _number(value: float) -> str:
         if size >= 10 * unit or (size >= unit and name == "M"):
             return f"{value / unit:.3g}{name}"
     return f"{value:.4g}"
-
-
-def _finite(value: float | None) -> bool:
-    return value is not None and math.isfinite(value)

@@ -1,1 +1,1 @@
-"""Files from a run: tables, OMOP cohorts, concept sets, OHDSI results, review sheets, the owner's own view."""
+"""Export a run: tables, OMOP cohorts, concept sets, OHDSI results, review sheets."""

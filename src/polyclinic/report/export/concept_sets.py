@@ -24,10 +24,12 @@ def concept_sets(found: tuple[PhenotypeCard, ...]) -> list[dict[str, object]]:
     """
     faults = []
     for mode in dict.fromkeys(m for c in found for m, _ in c.codes):
-        shown = {x.label for c in found for m, codes in c.codes if m == mode for x in codes}
-        odd = sorted(x for x in shown if not x.isdecimal() or x.startswith("0"))
-        if odd:
-            faults.append(f"mode {mode}: {len(odd)} of {len(shown)} codes are no concept_id, e.g. {odd[0]!r}")
+        labels = {x.label for c in found for m, codes in c.codes if m == mode for x in codes}
+        not_concepts = sorted(x for x in labels if not x.isdecimal() or x.startswith("0"))
+        if not_concepts:
+            faults.append(
+                f"mode {mode}: {len(not_concepts)} of {len(labels)} codes are no concept_id, e.g. {not_concepts[0]!r}"
+            )
     if faults:
         raise ConfigError(
             "no concept sets can be made of this run's codes",
@@ -61,13 +63,13 @@ def write_concept_sets(folder: RunFolder, out: Path | None = None) -> list[Path]
     run = RunContents.read(folder)
     if run.kind != "phenotypes":
         raise ConfigError(f"the run learned {run.kind}, not phenotypes: there are no concept sets")
-    found = tuple(cards(run))
-    made = concept_sets(found)
+    phenotypes = tuple(cards(run))
+    sets = concept_sets(phenotypes)
     place = folder.path / "concept_sets" if out is None else out
     place.mkdir(parents=True, exist_ok=True)
-    names = [f"{card.number:02d}-{mode}" for card in found for mode, codes in card.codes if codes]
+    names = [f"{card.number:02d}-{mode}" for card in phenotypes for mode, codes in card.codes if codes]
     written = []
-    for name, value in [*((f"{n}.json", s["expression"]) for n, s in zip(names, made)), ("all.json", made)]:
+    for name, value in [*((f"{n}.json", s["expression"]) for n, s in zip(names, sets)), ("all.json", sets)]:
         with atomic(place / name) as temporary:
             temporary.write_text(json.dumps(value, indent=1, ensure_ascii=False), encoding="utf-8")
         written.append(place / name)

@@ -155,13 +155,13 @@ def write_ohdsi(folder: RunFolder, out: Path, *, minimum: int = 11) -> list[Path
             f"{folder.path} has no findings to write", hint="add [evaluate] to the study, or run polyclinic evaluate"
         )
     out.mkdir(parents=True, exist_ok=True)
-    made = _rows(run, minimum)
+    rows = _rows(run, minimum)
     written = []
     for name, columns in MODEL.items():
-        if made[name]:
+        if rows[name]:
             written.append(
                 _csv(
-                    out / f"{name}.csv", [c.name for c in columns], [_checked(columns, r, minimum) for r in made[name]]
+                    out / f"{name}.csv", [c.name for c in columns], [_checked(columns, r, minimum) for r in rows[name]]
                 )
             )
     head = [
@@ -175,7 +175,7 @@ def write_ohdsi(folder: RunFolder, out: Path, *, minimum: int = 11) -> list[Path
         "empty_is_na",
         "description",
     ]
-    told = [
+    specification = [
         [
             f.table,
             f.name,
@@ -190,7 +190,7 @@ def write_ohdsi(folder: RunFolder, out: Path, *, minimum: int = 11) -> list[Path
         for columns in MODEL.values()
         for f in columns
     ]
-    return [*written, _csv(out / SPECIFICATION, head, told)]
+    return [*written, _csv(out / SPECIFICATION, head, specification)]
 
 
 def _yes(value: bool) -> str:
@@ -201,8 +201,8 @@ def _checked(columns: Sequence[TableField], row: Sequence[Any], minimum: int) ->
     """A row as it may be shown: hidden or small counts as minus the minimum."""
     out = []
     for f, v in zip(columns, row, strict=True):
-        hidden = f.counts and (v is None or 0 < v < minimum)
-        out.append(-minimum if hidden else "" if v is None else v)
+        censored = f.counts and (v is None or 0 < v < minimum)
+        out.append(-minimum if censored else "" if v is None else v)
     return out
 
 
@@ -223,8 +223,8 @@ def _of(table: Mapping[str, Any] | None) -> list[dict[str, Any]]:
 def _rows(run: RunContents, minimum: int) -> dict[str, list[list[object]]]:
     """Every table's rows, in the order of ``MODEL``'s columns."""
     f, study = run.findings, str(run.study["study"]["study"]["name"])
-    named = [c.suggested for c in sorted(cards(run), key=lambda c: c.number)]
-    judged = {r["phenotype"]: r for r in _of(f.get("replicability"))}
+    names = [c.suggested for c in sorted(cards(run), key=lambda c: c.number)]
+    replicability = {r["phenotype"]: r for r in _of(f.get("replicability"))}
     o = f.get("outcome") or {}
     tested = {True: "yes", False: "no"}
     curves = [(s, _cohort_of(s["phenotype"])) for s in f.get("survival") or []]
@@ -235,12 +235,12 @@ def _rows(run: RunContents, minimum: int) -> dict[str, list[list[object]]]:
             [
                 k + 1,
                 name,
-                tested[bool(judged[k]["replicable"])]
-                if judged.get(k, {}).get("holds_together") is not None
+                tested[bool(replicability[k]["replicable"])]
+                if replicability.get(k, {}).get("holds_together") is not None
                 else "not tested",
-                judged.get(k, {}).get("halves"),
+                replicability.get(k, {}).get("halves"),
             ]
-            for k, name in enumerate(named)
+            for k, name in enumerate(names)
         ],
         "pc_cohort_count": [
             [study, _cohort_of(r["phenotype"]), r["patients"], r["share"], r["low"], r["high"]]

@@ -11,10 +11,9 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.models.phenotypes.cohort import cohort_tables, periods_of
 from polyclinic.report.cards import cards
 from polyclinic.report.contents import RunContents
-from polyclinic.report.export.tables import write_parquet
+from polyclinic.report.export.tables import write_csv
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.util.atomic_files import atomic
 
 __all__ = ["write_cohort"]
 
@@ -43,15 +42,15 @@ def write_cohort(
     Returns
     -------
     list of Path
-        The CSV and Parquet files.
+        The CSV files.
     """
     run = RunContents.read(folder)
-    kept = folder.path / "sites" / site / "memberships.npz"
+    memberships_file = folder.path / "sites" / site / "memberships.npz"
     faults = [] if run.kind == "phenotypes" else [f"the run learned {run.kind}, not phenotypes"]
-    faults += [] if kept.is_file() else [f"{kept}: not there"]
+    faults += [] if memberships_file.is_file() else [f"{memberships_file}: not there"]
     if faults:
         raise ConfigError(f"no cohort of site {site!r} can be written", faults=faults)
-    with np.load(kept, allow_pickle=False) as z:
+    with np.load(memberships_file, allow_pickle=False) as z:
         memberships = np.abs(z["memberships"])
         kept_names = tuple(str(x) for x in z["patients"]) if "patients" in z.files else None
         days = [(str(a) or None, str(b) or None) for a, b in z["period"]] if "period" in z.files else []
@@ -61,7 +60,7 @@ def write_cohort(
         subjects = tuple(x.removeprefix(f"{site}/") for x in kept_names)
     else:
         raise ConfigError(
-            f"{kept}: does not name its patients",
+            f"{memberships_file}: does not name its patients",
             hint="give the site's own tensor.npz: report --cohort SITE --tensor FILE",
         )
     if subjects is None or len(subjects) != len(memberships):
@@ -69,23 +68,18 @@ def write_cohort(
             f"{tensor}: {0 if subjects is None else len(subjects)} named patients, the run has {len(memberships)}",
             hint="give the tensor.npz that this site ran the study on",
         )
-    found = cards(run)
-    made = cohort_tables(
+    phenotypes = cards(run)
+    cohort = cohort_tables(
         run.phenotypes,
         memberships,
         subjects,
         periods_of(events) if events is not None else dict(zip(subjects, days)) if tensor is None else {},
-        names=[c.name for c in found],
-        about=[f"explained by phenotype {c.number} of {run.name}" for c in found],
+        names=[c.name for c in phenotypes],
+        about=[f"explained by phenotype {c.number} of {run.name}" for c in phenotypes],
     )
     out.mkdir(parents=True, exist_ok=True)
     os.chmod(out, 0o700)
-    written = []
-    for name, table in made.items():
-        path = out / f"{name}.csv"
-        with atomic(path) as temporary:
-            temporary.write_text(table.to_csv(), encoding="utf-8")
-        written += [path, write_parquet(table, out / f"{name}.parquet")]
+    written = [write_csv(table, out / f"{name}.csv") for name, table in cohort.items()]
     for path in written:
         os.chmod(path, 0o600)
     return written

@@ -49,18 +49,18 @@ def write_local_report(
 
 def local_view(run: RunContents, site: str) -> RunContents:
     """The run as the site's owner may see it: every code of the model, and every count of the own patients."""
-    kept = run.path / "sites" / site / "memberships.npz"
+    memberships_file = run.path / "sites" / site / "memberships.npz"
     faults = [] if run.kind == "phenotypes" else [f"the run learned {run.kind}, not phenotypes"]
-    if not kept.is_file():
-        known = sorted(p.parent.name for p in (run.path / "sites").glob("*/memberships.npz"))
-        faults.append(f"{site!r} has no memberships in this folder; there are: {', '.join(known) or 'none'}")
+    if not memberships_file.is_file():
+        site_names = sorted(p.parent.name for p in (run.path / "sites").glob("*/memberships.npz"))
+        faults.append(f"{site!r} has no memberships in this folder; there are: {', '.join(site_names) or 'none'}")
     if faults:
         raise ConfigError(
             f"no report of site {site!r} for its owner",
             faults=faults,
             hint="run it where the site's own run folder is; a coordinator has no patient's memberships",
         )
-    with np.load(kept, allow_pickle=False) as z:
+    with np.load(memberships_file, allow_pickle=False) as z:
         loadings = np.abs(np.asarray(z["memberships"], np.float64))
     counts = (shares(run.phenotypes, loadings) >= CARRIES).sum(0)
     rank = loadings.shape[1]

@@ -93,8 +93,8 @@ def agreement(paths: Sequence[Path]) -> Agreement:
     n = len(sheets)
     observed = kappa = None
     if n > 1:
-        each = (table * (table - 1)).sum(1) / (n * (n - 1))
-        observed = float(each.mean())
+        agreements = (table * (table - 1)).sum(1) / (n * (n - 1))
+        observed = float(agreements.mean())
         chance = float(np.square(table.sum(0) / table.sum()).sum())
         kappa = None if chance >= 1 else (observed - chance) / (1 - chance)
     names = {k: tuple(s[k][1] for s in sheets if s.get(k, (None, ""))[1]) for k in common}
@@ -102,12 +102,12 @@ def agreement(paths: Sequence[Path]) -> Agreement:
 
 
 def _read(path: Path, faults: list[str]) -> dict[int, tuple[int | None, str]]:
-    found: dict[int, tuple[int | None, str]] = {}
+    answers: dict[int, tuple[int | None, str]] = {}
     try:
         rows = list(csv.DictReader(io.StringIO(path.read_text(encoding="utf-8-sig"))))
     except (OSError, UnicodeDecodeError, csv.Error) as e:
         faults.append(f"{path}: cannot be read ({e})")
-        return found
+        return answers
     for line, row in enumerate(rows, start=2):
         answer = (row.get("meaningful?") or "").strip().lower()
         try:
@@ -117,5 +117,5 @@ def _read(path: Path, faults: list[str]) -> dict[int, tuple[int | None, str]]:
             continue
         if answer and answer not in ANSWERS:
             faults.append(f"{path}, line {line}: answer {answer!r}")
-        found[number] = (ANSWERS.get(answer), (row.get("name") or "").strip())
-    return found
+        answers[number] = (ANSWERS.get(answer), (row.get("name") or "").strip())
+    return answers

@@ -1,9 +1,7 @@
-"""Exports of a run: every table as CSV and Parquet, the model as arrays and JSON, and how to cite it."""
+"""Exports of a run: every table as CSV, the model as arrays and JSON, and how to cite it."""
 
 from __future__ import annotations
 
-import json
-from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -26,7 +24,7 @@ CENSORED: Final = (
     "not the model: patients placed by it would be placed wrongly. The whole model is in the run folder."
 )
 
-__all__ = ["export", "shareable_arrays", "write_parquet"]
+__all__ = ["export", "shareable_arrays", "write_csv"]
 
 
 def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
@@ -45,13 +43,9 @@ def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
     run = RunContents.read(folder)
     place = folder.path / "exports" if out is None else out
     place.mkdir(parents=True, exist_ok=True)
-    found = cards(run) if run.kind == "phenotypes" else ()
     written = []
-    for name, table in tables(run, found, spending(run)).items():
-        path = place / f"{name}.csv"
-        with atomic(path) as temporary:
-            temporary.write_text(table.to_csv(), encoding="utf-8")
-        written += [path, write_parquet(table, place / f"{name}.parquet")]
+    for name, table in tables(run, cards(run) if run.kind == "phenotypes" else (), spending(run)).items():
+        written.append(write_csv(table, place / f"{name}.csv"))
     model = place / "outcome.npz"
     arrays = shareable_arrays(run)
     folder.write_arrays(model, arrays)
@@ -67,7 +61,7 @@ def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
 
 
 def _model_file(run: RunContents, arrays: dict[str, Any], place: Path) -> list[Path]:
-    """The run's model file as it may be passed on: with holes, and saying so first (CONCORD 24), or not at all."""
+    """The run's model file as it may be passed on: with its hidden codes marked first of all, or not at all."""
     match run.model:
         case None:
             return []
@@ -106,42 +100,8 @@ def shareable_arrays(run: RunContents) -> dict[str, Any]:
     return arrays
 
 
-def write_parquet(table: Table, path: Path) -> Path:
-    """Write a table as Parquet; a column of mixed values becomes text."""
-    import duckdb
-
-    names = [f"c{n}" for n in range(len(table.columns))]
-    kinds = [_kind([r[n] for r in table.rows]) for n in range(len(names))]
-    with atomic(path) as temporary, duckdb.connect() as con:
-        con.execute(f"CREATE TABLE t ({', '.join(f'{n} {k}' for n, k in zip(names, kinds))})")
-        rows = [[_value(v, k) for v, k in zip(r, kinds)] for r in table.rows]
-        if rows:
-            con.executemany(f"INSERT INTO t VALUES ({', '.join('?' * len(names))})", rows)
-        columns = ", ".join(f"{n} AS {_quoted(c)}" for n, c in zip(names, table.columns))
-        con.execute(
-            f"COPY (SELECT {columns} FROM t) TO '{str(temporary).replace(chr(39), chr(39) * 2)}' (FORMAT parquet)"
-        )
+def write_csv(table: Table, path: Path) -> Path:
+    """Write a table as CSV, complete or not at all."""
+    with atomic(path) as temporary:
+        temporary.write_text(table.to_csv(), encoding="utf-8")
     return path
-
-
-def _quoted(name: str) -> str:
-    return '"' + name.replace('"', '""') + '"'
-
-
-def _kind(values: Sequence[object]) -> str:
-    known = [v for v in values if v is not None]
-    if known and all(isinstance(v, bool | np.bool_) for v in known):
-        return "BOOLEAN"
-    if known and all(isinstance(v, int | np.integer) and not isinstance(v, bool) for v in known):
-        return "BIGINT"
-    if known and all(isinstance(v, int | float | np.number) and not isinstance(v, bool) for v in known):
-        return "DOUBLE"
-    return "VARCHAR"
-
-
-def _value(value: object, kind: str) -> object:
-    if value is None:
-        return None
-    if kind == "VARCHAR":
-        return value if isinstance(value, str) else json.dumps(value, default=str)
-    return value.item() if isinstance(value, np.generic) else value

@@ -1,1 +1,1 @@
-"""Inner loops over the nonzeros, compiled for the processor or a graphics card; and their plain numpy references."""
+"""Compiled loops over the nonzeros, for the processor and the GPU, and their numpy references."""

@@ -163,14 +163,14 @@ def place(
     [[4.0, 0.0], [0.0, 6.0], [0.0, 0.0]]
     """
     rows, ones = stacked_rows(tensor), loss == "bernoulli"
-    own = _begun(tensor, stacked.shape[1]) if start is None else np.ascontiguousarray(start[tensor.rows])
+    loadings = _begun(tensor, stacked.shape[1]) if start is None else np.ascontiguousarray(start[tensor.rows])
 
     def work(lo: int, hi: int) -> None:
-        _place(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, tol, own[lo:hi])
+        _place(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, tol, loadings[lo:hi])
 
     _pieces(work, len(tensor.rows))
     out = np.zeros((tensor.patients, stacked.shape[1]))
-    out[tensor.rows] = own
+    out[tensor.rows] = loadings
     return out
 
 
@@ -183,14 +183,14 @@ def expected_events(
     memberships with the factors as given, without the constant.
     """
     rows, ones, rank = stacked_rows(tensor), loss == "bernoulli", stacked.shape[1]
-    own = _begun(tensor, rank) if patients is None else np.ascontiguousarray(patients[tensor.rows])
+    loadings = _begun(tensor, rank) if patients is None else np.ascontiguousarray(patients[tensor.rows])
     parts: dict[int, tuple[Float, float]] = {}
 
     def work(lo: int, hi: int) -> None:
         part = np.zeros(stacked.shape)
         parts[lo] = (
             part,
-            _events(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, own[lo:hi], part),
+            _events(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, loadings[lo:hi], part),
         )
 
     _pieces(work, len(tensor.rows))
@@ -199,18 +199,18 @@ def expected_events(
         total += parts[lo][0]
         logs += parts[lo][1]
     out = np.zeros((tensor.patients, rank))
-    out[tensor.rows] = own
+    out[tensor.rows] = loadings
     return out, total, logs
 
 
 def log_likelihood(tensor: SparseTensor, stacked: Float, loss: Likelihood, patients: Float) -> float:
     """Of the patients' cells, zeros included, without the constant (sum of log x!)."""
     rows, ones = stacked_rows(tensor), loss == "bernoulli"
-    own = np.ascontiguousarray(patients[tensor.rows])
+    loadings = np.ascontiguousarray(patients[tensor.rows])
     parts: dict[int, float] = {}
 
     def work(lo: int, hi: int) -> None:
-        parts[lo] = _logs(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, own[lo:hi])
+        parts[lo] = _logs(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, loadings[lo:hi])
 
     _pieces(work, len(tensor.rows))
     silent = float(np.delete(patients, tensor.rows, axis=0).sum())

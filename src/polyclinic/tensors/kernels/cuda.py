@@ -50,8 +50,8 @@ def _lanes(rank: int, each: int) -> int:
 
 def instances(rank: int, precision: Precision) -> dict[str, str]:
     """Names of the kernels that a rank and precision need, by what they do."""
-    number, piece, each = _piece(precision)
-    g = _lanes(rank, each)
+    number, piece, width = _piece(precision)
+    g = _lanes(rank, width)
     return {
         "mttkrp3": f"mttkrp3<{number}, {piece}, {g}>",
         "mttkrpn": f"mttkrpn<{number}, {piece}, {g}>",
@@ -154,8 +154,8 @@ class GraphicsCard:
 
     def get(self, factor: Card) -> Matrix:
         """A factor back in the processor's memory, float64."""
-        found: Matrix = factor[:, : self.rank].astype("float64").get()
-        return found
+        host: Matrix = factor[:, : self.rank].astype("float64").get()
+        return host
 
     def mttkrp(self, factors: Sequence[Card], mode: int) -> Card:
         """As :func:`.kernels.mttkrp.mttkrp`; the result is overwritten by the next call for the same mode."""
@@ -168,7 +168,7 @@ class GraphicsCard:
                 cupy.empty((max(copy.sums.partials, 1), self.width), self.precision),
                 cupy.empty((max(copy.sums.more, 1), self.width)),
             )
-        out, (partial, more) = self._out[mode], self._room[mode]
+        out, (partial, partial_rows) = self._out[mode], self._room[mode]
         number = len(copy.chunks)
         if not number:
             return out
@@ -206,13 +206,13 @@ class GraphicsCard:
                         there(partial),
                     ),
                 )
-        _add(self._names, copy.sums, partial, out, more, self.width)
+        _add(self._names, copy.sums, partial, out, partial_rows, self.width)
         return out
 
     def gram(self, a: Card) -> Matrix:
         """A'A, in slabs of 1,024 rows."""
-        found: Matrix = self._products(a, a).get().reshape(self.rank, self.rank)
-        return found
+        products: Matrix = self._products(a, a).get().reshape(self.rank, self.rank)
+        return products
 
     def _products(self, a: Card, b: Card) -> Card:
         """A'B, (1, R x R), on the card."""
@@ -238,8 +238,8 @@ class GraphicsCard:
     def _home(self, products: Card) -> Matrix:
         """R x R from the card, on a stream of its own: it must not wait for the MTTKRP behind it."""
         self._aside.wait_event(self._ready)
-        found: Matrix = products.get(stream=self._aside).reshape(self.rank, self.rank)
-        return found
+        host: Matrix = products.get(stream=self._aside).reshape(self.rank, self.rank)
+        return host
 
     def hals(self, factor: Card, gram: Matrix, m: Card, scale: Matrix, *, sweeps: int, ridge: float) -> Card:
         """As :func:`.kernels.hals.hals`, non-negative, with ``m * scale`` for M; changes ``factor`` and returns it."""
@@ -284,9 +284,9 @@ class GraphicsCard:
         """Columns times ``by``, in place."""
         import cupy
 
-        wide = np.ones(self.width)
-        wide[: self.rank] = by
-        factor *= cupy.asarray(wide.astype(self.precision))
+        scales = np.ones(self.width)
+        scales[: self.rank] = by
+        factor *= cupy.asarray(scales.astype(self.precision))
         return factor
 
 
@@ -306,9 +306,9 @@ def products(a: Card, b: Card, rank: int) -> Card:
         (a, b, np.int32(len(a)), np.int32(a.shape[1]), np.int32(rank), partial),
     )
     sums = _one_sum(slabs)
-    more = cupy.empty((max(sums.more, 1), rank * rank))
+    partial_rows = cupy.empty((max(sums.more, 1), rank * rank))
     add = dict.fromkeys(("addrows", "addmore"), "addrows<double, double>")
-    _add(add, sums, partial, out, more, rank * rank)
+    _add(add, sums, partial, out, partial_rows, rank * rank)
     return out
 
 
@@ -332,16 +332,16 @@ def _estep(tensor: DeviceTensor, w: Matrix, prior: Matrix, steps: int, sums: boo
 
     rank, modes = w.shape[1], tensor.ndim - 1
     indptr, rows, values, tables = tensor.em()
-    wide, base = cupy.asarray(padded(w)), cupy.asarray(padded(prior))
+    weights, base = cupy.asarray(padded(w)), cupy.asarray(padded(prior))
     patients = len(tensor.tensor.rows)
     out = cupy.zeros(w.shape, "uint64") if sums else cupy.zeros(0, "uint64")
     likelihood = cupy.zeros(patients)
-    placed = cupy.zeros((0 if sums else patients, rank))
+    loadings = cupy.zeros((0 if sums else patients, rank))
     kernel = _kernel(instances(rank, "float64")["estep"])
     for longest, who in tables.bins:
-        each = longest * (wide.shape[1] * (2 + modes if sums else 2) // 2 + 2 + modes)
-        groups = max(THREADS // 8, min(GROUPS, int(4e9) // (8 * each), -(-len(who) // 32) * 32) // 32 * 32)
-        scratch = cupy.empty(groups * each)
+        row_bytes = longest * (weights.shape[1] * (2 + modes if sums else 2) // 2 + 2 + modes)
+        groups = max(THREADS // 8, min(GROUPS, int(4e9) // (8 * row_bytes), -(-len(who) // 32) * 32) // 32 * 32)
+        scratch = cupy.empty(groups * row_bytes)
         kernel(
             (groups * 8 // THREADS,),
             (THREADS,),
@@ -354,7 +354,7 @@ def _estep(tensor: DeviceTensor, w: Matrix, prior: Matrix, steps: int, sums: boo
                 tables.turns,
                 np.uint64(tensor.tensor.nnz),
                 np.int32(modes),
-                wide,
+                weights,
                 base,
                 np.int32(rank),
                 np.int32(steps),
@@ -362,10 +362,10 @@ def _estep(tensor: DeviceTensor, w: Matrix, prior: Matrix, steps: int, sums: boo
                 scratch,
                 out if sums else np.uint64(0),
                 likelihood,
-                placed if not sums else np.uint64(0),
+                loadings if not sums else np.uint64(0),
             ),
         )
-    return out, likelihood, placed
+    return out, likelihood, loadings
 
 
 def unit_statistics(
@@ -378,7 +378,7 @@ def unit_statistics(
 
 def memberships(tensor: DeviceTensor, w: Matrix, prior: Matrix, *, steps: int = 10) -> Matrix:
     """As :func:`.kernels.em.memberships`, the same bits."""
-    _, _, placed = _estep(tensor, w, prior, steps, False)
+    _, _, loadings = _estep(tensor, w, prior, steps, False)
     out = np.zeros((tensor.shape[0], w.shape[1]))
-    out[tensor.tensor.rows] = placed.get()
+    out[tensor.tensor.rows] = loadings.get()
     return out

@@ -67,8 +67,8 @@ def _starts(key: Array, xp: ModuleType) -> Array:
     """Where runs of equal keys begin."""
     first = xp.ones(len(key), bool)
     first[1:] = key[1:] != key[:-1]
-    found: Array = xp.flatnonzero(first)
-    return found
+    starts: Array = xp.flatnonzero(first)
+    return starts
 
 
 def _cut(lengths: Array, most: int, xp: ModuleType) -> tuple[Array, Array, Array]:
@@ -94,18 +94,18 @@ def in_blocks(counts: Array, targets: Array, xp: ModuleType) -> Sums:
     """Add ``counts[k]`` partial rows, which lie together, into row ``targets[k]``: at most ``FAN`` in one go, then the rest."""
     begins = xp.cumsum(counts) - counts
     run, offset, length = _cut(counts, FAN, xp)
-    several = counts > FAN
-    to = targets[run].astype(xp.int64)
-    many = several[run]
-    more = int(many.sum()) if len(many) else 0
-    to = xp.where(many, ~(xp.cumsum(many) - 1), to)
+    large = counts > FAN
+    target = targets[run].astype(xp.int64)
+    in_large = large[run]
+    count = int(in_large.sum()) if len(in_large) else 0
+    target = xp.where(in_large, ~(xp.cumsum(in_large) - 1), target)
     first = begins[run] + offset
     then = None
-    if more:
-        pieces = (counts[several] + (FAN - 1)) // FAN
+    if count:
+        pieces = (counts[large] + (FAN - 1)) // FAN
         ends = xp.cumsum(pieces)
-        then = _table(ends - pieces, ends, targets[several], xp=xp)
-    return Sums(_table(first, first + length, to, xp=xp), then, int(counts.sum()) if len(counts) else 0, more)
+        then = _table(ends - pieces, ends, targets[large], xp=xp)
+    return Sums(_table(first, first + length, target, xp=xp), then, int(counts.sum()) if len(counts) else 0, count)
 
 
 def arrange(tensor: SparseTensor, mode: int, xp: ModuleType = np) -> Copy:
@@ -137,19 +137,19 @@ def arrange(tensor: SparseTensor, mode: int, xp: ModuleType = np) -> Copy:
     partial = xp.zeros(len(home), xp.int64)
     split = per_key[home[by_key]] > 1
     partial[by_key] = xp.cumsum(split) - 1
-    to = xp.where(per_key[home] > 1, ~partial, home)
+    target = xp.where(per_key[home] > 1, ~partial, home)
     keys = xp.flatnonzero(per_key > 1)
     sums = in_blocks(per_key[keys], keys, xp)
     alike = xp.argsort((xp.arange(len(home)) // WINDOW) * (CHUNK + 1) + (CHUNK - length), kind="stable")
-    chunks = _table(begin[alike], length[alike], to[alike], base[alike], xp=xp)
-    others = tuple(n for n in range(tensor.ndim) if n != mode)
-    columns = [patient - tile * TILE if n == 0 else codes[n - 1] for n in others]
+    chunks = _table(begin[alike], length[alike], target[alike], base[alike], xp=xp)
+    other_modes = tuple(n for n in range(tensor.ndim) if n != mode)
+    columns = [patient - tile * TILE if n == 0 else codes[n - 1] for n in other_modes]
     if not small:
-        return Copy(None, xp.stack([c.astype(xp.uint32) for c in columns]), values, chunks, sums, others)
+        return Copy(None, xp.stack([c.astype(xp.uint32) for c in columns]), values, chunks, sums, other_modes)
     packed = xp.empty((len(values), 2), xp.uint32)
     packed[:, 0] = columns[0].astype(xp.uint32) | (columns[1].astype(xp.uint32) << xp.uint32(16))
     packed[:, 1] = values.astype(xp.float32).view(xp.uint32)
-    return Copy(packed, None, None, chunks, sums, others)
+    return Copy(packed, None, None, chunks, sums, other_modes)
 
 
 EDGES: Final = (8, 16, 24, 32, 48, 64, 96, 128, 256, 512, 1024, 4096)
@@ -160,12 +160,12 @@ def turns(tensor: SparseTensor, rows: NDArray[np.signedinteger], xp: ModuleType 
     indptr = xp.asarray(tensor.indptr, np.int64)
     lengths = xp.diff(indptr)
     bins = []
-    below = 0
+    lower = 0
     for edge in (*EDGES, 2**31 - 1):
-        who = xp.flatnonzero((lengths > below) & (lengths <= edge))
-        below = edge
-        if len(who):
-            bins.append((int(lengths[who].max()), who.astype(xp.int32)))
+        patients = xp.flatnonzero((lengths > lower) & (lengths <= edge))
+        lower = edge
+        if len(patients):
+            bins.append((int(lengths[patients].max()), patients.astype(xp.int32)))
     patient = xp.searchsorted(indptr[1:], xp.arange(tensor.nnz), side="right")
     out = xp.empty((rows.shape[1], tensor.nnz), xp.uint32)
     for m in range(rows.shape[1]):

@@ -1,6 +1,6 @@
 """EM for one patient at a time: place the patient among the phenotypes, and sum unit-length statistics in integers.
 
-Model (PRIVACY 3.2): the counts of patient i are draws from sum_r a_ir b_r (x) c_r (x) ..., all columns on the simplex.
+Model: the counts of patient i are draws from sum_r a_ir b_r (x) c_r (x) ..., all columns on the simplex.
 The codes of all feature modes are stacked: row ``offset_m + code`` of one (codes, R) matrix belongs to mode m, so any
 number of modes costs one more column of row numbers. Every patient's vector of statistics is divided by its length and
 truncated toward zero to whole multiples of 2^-16, so that its length in exact integers never exceeds 2^16: that is the
@@ -49,10 +49,10 @@ def stacked_rows(tensor: SparseTensor) -> NDArray[np.int32]:
     >>> stacked_rows(SparseTensor([[0, 1, 2]], [4.0], (1, 2, 3))).tolist()
     [[1, 4]]
     """
-    bad = np.flatnonzero(~(tensor.values > 0))
-    if bad.size:
+    invalid = np.flatnonzero(~(tensor.values > 0))
+    if invalid.size:
         raise DataError(
-            f"{bad.size} counts are not positive (the first is {tensor.values[bad[0]]:g})",
+            f"{invalid.size} counts are not positive (the first is {tensor.values[invalid[0]]:g})",
             hint="this method counts events; give counts, not standardised values",
         )
     out = np.empty((tensor.nnz, tensor.ndim - 1), np.int32)
@@ -78,33 +78,33 @@ def memberships(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 10
         EM steps.
     """
     rows = stacked_rows(tensor)
-    wide, base = padded(w), padded(prior[None])
-    found = np.zeros((len(tensor.rows), wide.shape[1]))
+    weights, base = padded(w), padded(prior[None])
+    loadings = np.zeros((len(tensor.rows), weights.shape[1]))
 
     def work(lo: int, hi: int) -> None:
-        em_loops.memberships(tensor.indptr[lo : hi + 1], rows, tensor.values, wide, base, steps, found[lo:hi])
+        em_loops.memberships(tensor.indptr[lo : hi + 1], rows, tensor.values, weights, base, steps, loadings[lo:hi])
 
     _chunked(work, len(tensor.rows))
     out = np.zeros((tensor.patients, w.shape[1]))
-    out[tensor.rows] = found[:, : w.shape[1]]
+    out[tensor.rows] = loadings[:, : w.shape[1]]
     return out
 
 
 def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 8) -> tuple[Int, float]:
     """Sum over patients of their unit-length expected counts, in whole grid steps: int64 (codes, R).
 
-    One patient more or less moves the result by a vector of integer length at most ``UNIT`` = 2^16 (PRIVACY 3.2). With
+    One patient more or less moves the result by a vector of integer length at most ``UNIT`` = 2^16. With
     R = 1 these are the marginal counts of every mode. The second value is the sum over patients of their mean
     log-likelihood per event (for runs without privacy: it has no sensitivity bound).
     """
     rows = stacked_rows(tensor)
-    wide, base = padded(w), padded(prior[None])
+    weights, base = padded(w), padded(prior[None])
     parts: dict[int, tuple[Int, float]] = {}
 
     def work(lo: int, hi: int) -> None:
-        part, rank = np.zeros(wide.shape, np.int64), w.shape[1]
-        said = em_loops.statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, wide, base, steps, part, rank)
-        parts[lo] = part[:, :rank], said
+        part, rank = np.zeros(weights.shape, np.int64), w.shape[1]
+        sums = em_loops.statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, weights, base, steps, part, rank)
+        parts[lo] = part[:, :rank], sums
 
     _chunked(work, len(tensor.rows))
     total, likelihood = np.zeros(w.shape, np.int64), 0.0

@@ -84,7 +84,7 @@ def hals(
         Project every column on the non-negative numbers.
     l21
         mu of the column-wise l2,1 penalty mu * sum_r ||a_r|| (DPFact eq. 9): a column is shrunk in length,
-        u_r * max(0, 1 - mu / (G_rr ||u_r||)), and turned off when it is short (RECIPES; prox inside the solve,
+        u_r * max(0, 1 - mu / (G_rr ||u_r||)), and turned off when it is short (prox inside the solve,
         because a prox after it is undone by the next solve).
     ridge
         Added to the diagonal of G.

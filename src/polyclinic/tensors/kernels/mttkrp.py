@@ -1,7 +1,7 @@
 """The inner loops of CP factorization over the nonzeros of a sparse tensor.
 
 Everything that costs time in phenotyping is here, behind a small interface (``mttkrp``, ``inner``, ``model``,
-``squared_error``), so that another device can stand beside it. Pure-numpy twins are in :mod:`.kernels.reference`.
+``squared_error``), so that another device can stand beside it. Pure-numpy twins are in ``tests/reference_kernels.py``.
 
 Design (docs: performance): one patient-major copy serves every mode; a patient's row lives in registers; code modes
 scatter into private outputs that are added in a fixed order. Work is cut into chunks by the data alone, never by the
@@ -124,11 +124,14 @@ def _run(work: Callable[[A], B], parts: Sequence[A], threads: int) -> list[B]:
 
 def _slabs(rank: int) -> list[tuple[int, int, tuple[int, ...]]]:
     """First and last column, and width as ``lanes``, of each slab of columns worked off in one go."""
-    whole = blocks(rank)
+    block_count = blocks(rank)
     most = -(
-        -whole // max(-(-whole // LARGEST), 1)
+        -block_count // max(-(-block_count // LARGEST), 1)
     )  # as even as may be: a narrow last slab reads all entries for little
-    return [(b * WIDTH, min(rank, (b + most) * WIDTH), lanes(min(most, whole - b))) for b in range(0, whole, most)]
+    return [
+        (b * WIDTH, min(rank, (b + most) * WIDTH), lanes(min(most, block_count - b)))
+        for b in range(0, block_count, most)
+    ]
 
 
 def _selection(tensor: SparseTensor, rows: NDArray[np.int64] | None) -> tuple[Any, Any, NDArray[np.int64]]:
@@ -183,20 +186,20 @@ def mttkrp(
     """
     rank = factors[1 if mode == 0 else 0].shape[1]
     batch, target, lengths = _selection(tensor, rows)
-    others = [n for n in range(1, tensor.ndim) if n != mode]
-    codes = tuple(tensor.codes[n - 1] for n in others)
+    other_modes = [n for n in range(1, tensor.ndim) if n != mode]
+    codes = tuple(tensor.codes[n - 1] for n in other_modes)
     nonzeros = int(lengths.sum())
     if mode == 0:
         result = np.zeros((len(batch) if rows is not None else tensor.patients, rank)) if out is None else out
         pieces = _spans(lengths, min(CHUNKS, 1 + nonzeros // CHUNK))
         for first, last, shape in _slabs(rank):
-            rights = tuple(padded(factors[n][:, first:last]) for n in others)
+            rights = tuple(padded(factors[n][:, first:last]) for n in other_modes)
             fixed, far = (shape, rights, first), distance(rights)
 
             def fill(s: slice, fixed: Fixed = fixed, far: np.uint64 = far) -> None:
                 shape, rights, first = fixed
-                where = batch[s], target[s], tensor.indptr
-                _patients(shape, *where, codes, tensor.values, rights, result, first, rank, far)
+                layout = batch[s], target[s], tensor.indptr
+                _patients(shape, *layout, codes, tensor.values, rights, result, first, rank, far)
 
             _run(fill, pieces, threads)
         return result
@@ -205,19 +208,19 @@ def mttkrp(
     a, code = _plain(factors[0]), tensor.codes[mode - 1]
     result = np.empty((size, rank))
     for first, last, shape in _slabs(rank):
-        rights = tuple(padded(factors[n][:, first:last]) for n in others)
+        rights = tuple(padded(factors[n][:, first:last]) for n in other_modes)
         fixed = (shape, rights, first)
 
         def scatter(s: slice, fixed: Fixed = fixed) -> Matrix:
             shape, rights, first = fixed
-            own = aligned(size, len(shape) * WIDTH)
-            where = batch[s], target[s], tensor.indptr
-            far = distance([*rights, own])
-            _codes(shape, *where, code, codes, tensor.values, a, rights, own, first, rank, far)
-            return own
+            partial = aligned(size, len(shape) * WIDTH)
+            layout = batch[s], target[s], tensor.indptr
+            ahead_by = distance([*rights, partial])
+            _codes(shape, *layout, code, codes, tensor.values, a, rights, partial, first, rank, ahead_by)
+            return partial
 
-        total, *more = _run(scatter, pieces, threads)
-        for private in more:
+        total, *partials = _run(scatter, pieces, threads)
+        for private in partials:
             total += private
         result[:, first:last] = total[:, : last - first]
     return result

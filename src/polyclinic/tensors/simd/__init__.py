@@ -1,1 +1,1 @@
-"""Rows of a factor in vector registers: what the kernels are written in."""
+"""Vector instructions for rows of a factor, used by the kernels."""

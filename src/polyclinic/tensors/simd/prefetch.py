@@ -32,8 +32,8 @@ def distance(factors: Iterable[NDArray[np.float64]]) -> np.uint64:
     >>> int(distance([np.zeros((65_000, 52))])), int(distance([np.zeros((1_000, 52))])), int(distance([]))
     (8, 0, 0)
     """
-    given = list(factors)
-    worth = any(f.shape[1] >= SHORT for f in given) and sum(f.nbytes for f in given) > LARGE
+    matrices = list(factors)
+    worth = any(f.shape[1] >= SHORT for f in matrices) and sum(f.nbytes for f in matrices) > LARGE
     return FAR if worth else np.uint64(0)
 
 

@@ -1,1 +1,1 @@
-"""Cross-validated choice of UnPSL's settings."""
+"""Choose UnPSL's settings by cross-validation."""

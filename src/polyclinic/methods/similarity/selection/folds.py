@@ -1,17 +1,13 @@
-"""Folds over persons, and the choice among a method's settings on them: the same for UnPSL and for every baseline."""
+"""Split patients into folds by person, and call held-out ones by their nearest neighbours."""
 
 from __future__ import annotations
-
-from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.methods.similarity.selection.knn import knn_predict
 
-__all__ = ["best_of", "folds", "persons"]
+__all__ = ["folds", "knn_predict", "persons"]
 
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
@@ -35,7 +31,7 @@ def folds(who: Index, codes: Index | None, *, cv: int, repeats: int, seed: int) 
     people = np.unique(who)
     if not 2 <= cv <= len(people):
         raise ConfigError(f"cv = {cv}: needs 2 to {len(people)} folds")
-    found: list[tuple[Index, Index]] = []
+    splits: list[tuple[Index, Index]] = []
     for r in range(repeats):
         rng = np.random.default_rng([seed, r])
         order = rng.permutation(people)
@@ -44,32 +40,24 @@ def folds(who: Index, codes: Index | None, *, cv: int, repeats: int, seed: int) 
             order = order[np.argsort(first, kind="stable")]
         for f in range(cv):
             out = np.isin(who, order[f::cv])
-            found.append((np.flatnonzero(~out), np.flatnonzero(out)))
-    return found
+            splits.append((np.flatnonzero(~out), np.flatnonzero(out)))
+    return splits
 
 
-def best_of(
-    models: Sequence[Any],
-    X: Array,
-    y: NDArray[np.generic],
-    *,
-    k: int,
-    groups: ArrayLike | None = None,
-    cv: int = 5,
-    seed: int = 0,
-) -> Any:
-    """Fit the one of ``models`` whose k nearest neighbours are right most often on held-out training patients.
+def knn_predict(train: Array, labels: ArrayLike, test: Array, *, k: int) -> NDArray[np.generic]:
+    """Class of the majority of the k nearest training patients, by distance in the learned space; ties: the nearer wins.
 
-    Ties: the first. It is fitted on all of ``X``; ``chosen_`` tells its position.
+    >>> knn_predict(np.array([[0.0], [1.0], [5.0]]), [0, 0, 1], np.array([[4.0]]), k=1)
+    array([1])
     """
-    codes = np.unique(y, return_inverse=True)[1].astype(np.int64)
-    right = np.zeros(len(models))
-    for train, test in folds(persons(groups, len(codes)), codes, cv=cv, repeats=1, seed=seed):
-        for c, model in enumerate(models):
-            model.fit(X[train], codes[train])
-            called = knn_predict(model.transform(X[train]), codes[train], model.transform(X[test]), k=k)
-            right[c] += float(np.sum(called == codes[test]))
-    best = models[int(np.argmax(right))]
-    best.fit(X, y)
-    best.chosen_ = int(np.argmax(right))
-    return best
+    y = np.asarray(labels)
+    if not 1 <= k <= len(y):
+        raise ConfigError(f"k = {k}, there are {len(y)} training patients")
+    distance = np.sum(test**2, 1)[:, None] - 2 * test @ train.T + np.sum(train**2, 1)[None, :]
+    neighbours = np.argsort(distance, axis=1, kind="stable")[:, :k]
+    classes, codes = np.unique(y, return_inverse=True)
+    votes = np.zeros((len(test), len(classes)))
+    # a vote a little below 1, falling with the rank, decides ties without overruling a majority
+    for rank in range(k):
+        np.add.at(votes, (np.arange(len(test)), codes[neighbours[:, rank]]), 1.0 - rank / (k * (k + 1.0)))
+    return np.asarray(classes[votes.argmax(1)])

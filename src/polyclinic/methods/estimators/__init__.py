@@ -1,0 +1,1 @@
+"""Estimators around the methods: ``fit(sites)``, and results in attributes that end in an underscore."""
