@@ -14,7 +14,7 @@ export PYTHONDONTWRITEBYTECODE :=
 
 NODE_EXTRAS := nvflare,exact,postgres,sqlite,monitor
 
-.PHONY: lowest dist wheelhouse sbom demo test test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
+.PHONY: golden lowest dist wheelhouse sbom demo test test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
 
 # make setup LOCKED=1 installs the versions of uv.lock: the ones that were tested together.
 setup: $(STAMP)
@@ -38,6 +38,7 @@ lint: setup
 	$(BIN)/ruff format --check src papers tests benchmarks examples
 	$(BIN)/mypy src/polyclinic papers/src/polyclinic_papers examples tests papers/tests
 	$(BIN)/lint-imports --no-cache
+	$(PY) benchmarks/plain.py
 
 unit: setup
 	$(PYTEST) -n 2 --dist loadfile -m "not slow and not e2e and not paper"
@@ -101,6 +102,10 @@ wheelhouse: setup
 
 clean:
 	rm -rf runs docs/_build .pytest_cache .mypy_cache .ruff_cache
+
+# The bits of every method's result, against the recording (same processor and library versions only).
+golden: setup
+	$(PY) benchmarks/golden.py compare benchmarks/golden.json
 
 # Would a test notice? 200 small faults in door, book and accountant, 300 in these with masked sums and the fold (about an hour of processor).
 mutants: setup

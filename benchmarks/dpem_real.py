@@ -12,7 +12,7 @@ interval (Student):
   events, reference = plain EM of rank 20 without noise. It rises with the rank.
 - cells: nats an event gained over the exact marginals when half of a patient's cells predict the rest. An artefact where cells
   are products of codes: a hidden cell's codes are still seen.
-- codes: the same when whole codes are hidden (:func:`polyclinic.analysis.simulated.heldout.code_completion`). On claims and on
+- codes: the same when whole codes are hidden (:func:`polyclinic_papers.heldout.code_completion`). On claims and on
   diabetes-130 no model gains much, with or without privacy.
 - same: likeness of the phenotypes shown under two noises of the same start; FMS and ghosts: planted data only.
 - back, flagged: of the phenotypes of :func:`pc.replicate` (two halves of the patients, the whole budget each, since nobody is in
@@ -45,13 +45,6 @@ import polyclinic as pc
 from polyclinic.analysis.replication.consensus import matched
 from polyclinic.analysis.replication.replicate import links, published, verdict
 from polyclinic.analysis.replication.replicate_fits import KEY, ReplicateFits
-from polyclinic.analysis.simulated.heldout import (
-    CountModel,
-    code_completion,
-    completion,
-    log_likelihood,
-    marginal_model,
-)
 from polyclinic.analysis.simulated.prediction import split
 from polyclinic.config import Study
 from polyclinic.datasets.truth import Truth
@@ -61,6 +54,13 @@ from polyclinic.protocol.loop import run
 from polyclinic.records.ingest import read_sites
 from polyclinic.records.sites.site import Site, Sites, pooled
 from polyclinic.tensors.matching import match
+from polyclinic_papers.heldout import (
+    CountModel,
+    code_completion,
+    completion,
+    log_likelihood,
+    marginal_model,
+)
 
 RANKS = (10, 20, 40)
 COLUMNS = ("kept", "cells", "codes", "same", "fms", "ghosts", "shown", "back", "flagged", "seconds")

@@ -46,7 +46,7 @@ BOOK: Final = tuple(
         "gate/gate",
         "gate/budget_holder",
         "gate/release_store",
-        "gate/approval",
+        "gate/review",
         "ledger/ledger",
         "ledger/ledger_file",
         "ledger/entries",

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests import reference_kernels as oracle
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.tensors.kernels import reference as oracle
 
 
 @pytest.fixture

@@ -89,17 +89,17 @@ def test_two_packages_with_one_name_are_refused_by_both_their_names(place: Path)
 
 
 def test_methods_whose_names_differ_by_a_hyphen_are_one_name(place: Path) -> None:
-    _distribution(place, "first-pkg", "[polyclinic.methods]\nmy-way = polyclinic.methods.trip:TRIP\n")
+    _distribution(place, "first-pkg", "[polyclinic.methods]\nmy-way = polyclinic.methods.estimators.phenotypes:TRIP\n")
     assert find("my-way") is find("myway") is find("My_Way") is pc.TRIP
     plugins.plugged.cache_clear()
-    _distribution(place, "second-pkg", "[polyclinic.methods]\nmyway = polyclinic.methods.dpem.method:DPEM\n")
+    _distribution(place, "second-pkg", "[polyclinic.methods]\nmyway = polyclinic.methods.estimators.phenotypes:DPEM\n")
     with pytest.raises(ConfigError, match="'my-way' is plugged in more than once") as e:
         find("my-way")
     assert "first-pkg" in str(e.value) and "second-pkg" in str(e.value)
 
 
 def test_a_plugin_under_a_name_of_ours_is_told(place: Path) -> None:
-    _distribution(place, "first-pkg", "[polyclinic.methods]\ntrip = polyclinic.methods.dpem.method:DPEM\n")
+    _distribution(place, "first-pkg", "[polyclinic.methods]\ntrip = polyclinic.methods.estimators.phenotypes:DPEM\n")
     with pytest.warns(UserWarning, match="'trip' is polyclinic's own, not the one of first-pkg"):
         assert find("trip") is pc.TRIP
 
@@ -144,7 +144,7 @@ def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
         Study.parse({"study": {"name": "x", "sead": 0}, "method": {"name": "trip"}, "data": {"dataset": "icu_netwrk"}})
     assert len(e.value.faults) == 3  # the key, the data set, the missing aggregation
     with pytest.raises(ConfigError, match=r"did you mean 'l[12]' or 'l[12]'") as e:
-        pc.UnPSL(l3=1.0, penaltyy=2.0)  # type: ignore[call-arg]
+        pc.UnPSL(l3=1.0, penaltyy=2.0)
     assert len(e.value.faults) == 2
     sites = [pc.Site("a", features=[[1.0]])]
     for given in ("a.csv", Path("a.csv"), None):

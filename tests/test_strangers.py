@@ -33,7 +33,7 @@ from pathlib import Path
 
 from polyclinic.records.engine import literal
 from polyclinic.records.sources.base import OpenedSource
-from polyclinic.protocol.interfaces import SumFacts
+from polyclinic.protocol.interfaces import AggregatorFacts
 from polyclinic.aggregation.plain import Plain
 from polyclinic.report.section import Section
 
@@ -41,7 +41,7 @@ from polyclinic.report.section import Section
 class Tiny(Plain):
     """Plain, under another name."""
 
-    facts = SumFacts(name="tiny", reveals="each", saw={"coordinator": "{values} contributions of every site"})
+    facts = AggregatorFacts(name="tiny", reveals="each", saw={"coordinator": "{values} contributions of every site"})
 
 
 def open_source(con, node, outcome):
@@ -326,7 +326,7 @@ def test_the_battery_says_what_an_engine_would_meet() -> None:
         pc.check_sum(Forgetful(), parts=["between"])
     with pytest.raises(AssertionError, match=r"after the deadline coordinator still wait: deadline\(\) must end"):
         pc.check_sum(Endless(), parts=["lost"])
-    with pytest.raises(AssertionError, match=r"contract battery of Nameless\n 1 facts +failed .*SumFacts"):
+    with pytest.raises(AssertionError, match=r"contract battery of Nameless\n 1 facts +failed .*AggregatorFacts"):
         pc.check_sum(Nameless())
 
 

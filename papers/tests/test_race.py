@@ -9,9 +9,7 @@ from polyclinic.datasets import icu_network
 from polyclinic.errors import ConfigError
 from polyclinic.methods.central.als import CPALS
 from polyclinic.methods.central.sgd import CPSGD
-from polyclinic.methods.dpfact import DPFact
-from polyclinic.methods.localtf import LocalTF
-from polyclinic.methods.sumals import SumALS
+from polyclinic.methods.estimators.phenotypes import DPFact, LocalTF, SumALS
 from polyclinic.records.sites.site import pooled
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab
@@ -42,8 +40,8 @@ def test_cpals_is_traced_by_its_federated_twin() -> None:
 
 def test_pooled_sgd_is_traced_as_localtf_with_one_site() -> None:
     options = {"rank": 3, "rounds": 4, "seed": 0, "zeros": "missing", "learning_rate": 0.01}
-    found = trace(LocalTF(**options), [pooled(SITES)])  # type: ignore[arg-type]
-    central = CPSGD(**options).fit(SITES)  # type: ignore[arg-type]
+    found = trace(LocalTF(**options), [pooled(SITES)])
+    central = CPSGD(**options).fit(SITES)
     for a, b in zip(found.model.factors_, central.factors_):
         np.testing.assert_allclose(a, b)
 

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.aggregation.secure.bitset import to_bits
+from polyclinic.aggregation.secure.key_broadcast import to_bits
 from polyclinic.aggregation.secure.mask_graph import MaskGraph, circle
 from polyclinic.aggregation.secure.masked import Masked
 from polyclinic.aggregation.secure.shamir import BYTES

@@ -15,7 +15,7 @@ import numpy as np
 import pytest
 
 from polyclinic.aggregation.fixed_point import FixedPoint
-from polyclinic.aggregation.secure.bitset import to_bits
+from polyclinic.aggregation.secure.key_broadcast import to_bits
 from polyclinic.aggregation.secure.masked import Masked, MaskedCoordinator, MaskedSite, least_threshold, stream
 from polyclinic.aggregation.secure.shamir import BYTES
 from polyclinic.aggregation.vector import flatten

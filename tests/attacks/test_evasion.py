@@ -19,7 +19,7 @@ from polyclinic.models.receipts import Receipt
 from polyclinic.privacy.accounting.accountant import Gaussian, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
-from polyclinic.privacy.gate import approval as reviewer
+from polyclinic.privacy.gate import review as reviewer
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.ledger.entries import Refuse

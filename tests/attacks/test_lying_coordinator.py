@@ -124,7 +124,7 @@ def test_steps_and_states_that_are_sent_change_nothing(world: World) -> None:
     assert len(charge) == 1
     assert fold_step is not None
     assert charge[0].sd >= fold_step.noise_sd > 1
-    party = world.workers["east"].study.parties["east"]
+    party = world.workers["east"].study.party
     assert world.workers["east"].study.fold is not None
     _, mine = party.method.contribute(
         fold_step,
@@ -228,7 +228,7 @@ def test_state_that_does_not_follow_from_the_total_is_not_taken_over(world: Worl
     good = _opened(world, "east")
     assert evil.step("east", number=1, opened=[good]) == {"what": "differs", "number": 0}
     fold = world.workers["east"].study.fold
-    party = world.workers["east"].study.parties["east"]
+    party = world.workers["east"].study.party
     assert fold is not None
     mine = fold.fold(fold.step(), Total(good["arrays"], good["weight"], good["members"], good["noise_sd"]))  # type: ignore[arg-type]
     lies = [
@@ -330,7 +330,7 @@ def test_restarts_and_other_numbers_give_no_fresh_noise(world: World) -> None:
 def test_no_refusal_quotes_anything(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
     order = world.order("words", DPEM.format("plain"), tail=PRIVACY)
     evil = Evil(world, order)
-    party = world.workers["east"].study.parties["east"]
+    party = world.workers["east"].study.party
     secret = "0.123456789"
 
     def broken(*args: Any) -> None:

@@ -10,7 +10,7 @@ from tests.attacks.test_names_of_public_codes import MARK, RARE, _rewrite, _tap
 from tests.node import test_flare_halves as halves
 
 from polyclinic.errors import PeerLost, ProtocolMismatch
-from polyclinic.methods.sumals import SumALS
+from polyclinic.methods.estimators.phenotypes import SumALS
 from polyclinic.protocol.interfaces import Step
 
 SECRETS = 'cohort = "women of ward {}"\n'

@@ -58,7 +58,7 @@ def test_what_a_site_says_about_public_codes_does_not_depend_on_its_patients(
         _tap(monkeypatch, world, sent)
         world.open(order)
         outcome = world.lead(order).run()
-        said[present] = wire.encode(world.desks["north"].study.seat.setting)
+        said[present] = wire.encode(world.desks["north"].study.context.setting)
         assert MARK not in repr(outcome.setting)
         axis = outcome.setting.axes[0]
         assert axis.describe(axis.labels.index("DR29")) in ("DR29", "public DR29")

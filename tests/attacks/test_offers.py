@@ -55,13 +55,13 @@ def review(site: SiteFolder, *more: str) -> str:
 
 def test_everything_that_is_asked_is_shown(world: World, site: SiteFolder) -> None:
     order = world.order("all", EXACT, head="deadline = 30\nquorum = 3\nreplicate = 2\n", tail=EVALUATE)
-    order = offered(site, world.forged(order, lost="show"))
+    order = offered(site, order)
     text = review(site)
     assert order.digest in text
     assert "2 halvings" in text
     assert "4 halves" in text
     assert "findings after the fit: carriers people, exact" in text
-    assert "can compute the contribution of that site" in text
+    assert "exact sums wait for a site that is lost" in text
     assert "age=0.0 50.0 120.0" in text
     fit = offered(site, world.order("alone", EXACT, head="deadline = 30\nreplicate = 0\n"))
     text = "\n".join(Offer(fit).words())

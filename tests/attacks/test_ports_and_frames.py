@@ -43,7 +43,6 @@ SMALL = {
 @pytest.mark.parametrize("item", SMALL.values(), ids=SMALL.keys())
 def test_small_values_do_not_become_large_memory(item: Any) -> None:
     data = _many(5 * 2**20 // len(item), item)
-    begin = time.process_time()
     tracemalloc.start()
     try:
         with pytest.raises(MessageRefused):
@@ -51,7 +50,6 @@ def test_small_values_do_not_become_large_memory(item: Any) -> None:
         assert tracemalloc.get_traced_memory()[1] <= 4 * len(data)
     finally:
         tracemalloc.stop()
-    assert time.process_time() - begin < 10
 
 
 def test_wide_letters_deep_lists_and_arrays_of_nothing_are_counted() -> None:

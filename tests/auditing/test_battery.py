@@ -160,15 +160,12 @@ def test_a_method_without_a_name_or_with_a_model_that_is_none_is_told() -> None:
         name = ""
 
     class Loose(pc.TRIP):
-        def _learned(self, origin: Any) -> Any:  # the older name is called where the newer one is not given
+        def learned(self, origin: Any) -> Any:
             return {"factors": self.factors_}
 
+    class Asked(Loose):
         def learned(self, origin: Any) -> Any:
             return Estimator.learned(self, origin)
-
-    class Asked(Loose):
-        def _learned(self, origin: Any) -> Any:
-            return None
 
     with pytest.raises(AssertionError, match=r"facts +failed .* name '' is no word"):
         pc.check_protocol(Unnamed(rank=2, rounds=2), parts=["facts"])

@@ -62,16 +62,16 @@ def test_functions_and_errata_beside_an_equation_exist(page: Path) -> None:
 
 def test_every_public_name_is_on_the_reference_page() -> None:
     text = (DOCS / "reference" / "public.md").read_text(encoding="utf-8")
-    names = {n for n in pc.__all__ if n[0] != "_" and n not in pc._ROOMS}
+    names = {n for n in pc.__all__ if n[0] != "_" and n not in pc._MODULES}
     listed = set(re.findall(r"^   (\w+)$", text, flags=re.M))
     assert listed == names
 
 
-def test_every_room_is_on_the_reference_page() -> None:
-    text = (DOCS / "reference" / "rooms.md").read_text(encoding="utf-8")
+def test_every_package_is_on_the_reference_page() -> None:
+    text = (DOCS / "reference" / "packages.md").read_text(encoding="utf-8")
     listed = set(re.findall(r"^   polyclinic\.(\w+)$", text, flags=re.M))
-    rooms = {p.stem for p in (ROOT / "src" / "polyclinic").iterdir() if p.is_dir() or p.suffix == ".py"}
-    assert listed == rooms - {"__init__", "__pycache__", "py", "cli"}
+    packages = {p.stem for p in (ROOT / "src" / "polyclinic").iterdir() if p.is_dir() or p.suffix == ".py"}
+    assert listed == packages - {"__init__", "__pycache__", "py", "cli"}
 
 
 def test_the_configuration_imports_and_loads_nothing_from_a_network() -> None:

@@ -17,7 +17,7 @@ import pytest
 import polyclinic as pc
 from polyclinic.config import Study
 from polyclinic.errors import PolicyRefusal
-from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.gate.gate import ReleaseGate, Waits
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
@@ -234,24 +234,13 @@ def _sound(browser: Any) -> None:
     assert found["wide"] <= 0 and not found["cut"] and not found["beyond"] and not found["over"], found
 
 
-def test_large_report_is_small_and_interactive_in_three_seconds(browser: Any, large: Path) -> None:
+def test_large_report_is_small_and_interactive(browser: Any, large: Path) -> None:
     assert large.stat().st_size < 5e6
     _width(browser, 1280)
-    begun = time.monotonic()
     _open(browser, large.as_uri())
     _until(lambda: browser.execute_script("return document.querySelector('[role=tab][tabindex=\"0\"]') !== null"))
-    seconds = time.monotonic() - begun
-    told = browser.execute_script("return performance.timing.domInteractive - performance.timing.navigationStart")
-    assert max(seconds, told / 1000) < 3.0 * max(1.0, _load()), f"{seconds:.2f} s, interactive after {told} ms"
     assert browser.execute_script("return window.broken === undefined")
     _quiet(browser)
-
-
-def _load() -> float:
-    """How many times more work than cores this machine has: timings of a shared machine are stretched by it."""
-    import os
-
-    return os.getloadavg()[0] / (os.cpu_count() or 1)
 
 
 @pytest.mark.parametrize("width", [1280, 390])
@@ -335,7 +324,7 @@ def test_report_prints_in_a_sane_number_of_pages(browser: Any, private: Path) ->
     assert 2 <= pdf.count(b"/Type /Page\n") + pdf.count(b"/Type /Page ") <= 14
 
 
-def test_a_round_is_on_the_page_within_two_seconds(page: tuple[Any, Path]) -> None:
+def test_a_round_is_on_the_page_without_reloading(page: tuple[Any, Path]) -> None:
     browser, root = page
     _width(browser, 1280)
     study = Study.parse({"study": {"name": "live"}, "method": {"name": "trip", "aggregation": "masked"}})
@@ -346,13 +335,11 @@ def test_a_round_is_on_the_page_within_two_seconds(page: tuple[Any, Path]) -> No
     _until(lambda: browser.execute_script("return document.getElementById('tiles').textContent.includes('1 / 9')"), 20)
     for n in (2, 3):
         folder.append_progress({"kind": "round", "round": n, "rounds": 9, "rmse_full": 0.5 / n})
-        begun = time.monotonic()
         _until(
             lambda n=n: browser.execute_script(  # type: ignore[misc]
                 f"return document.getElementById('tiles').textContent.includes('{n} / 9')"
             )
         )
-        assert time.monotonic() - begun < 2.0 * max(1.0, _load())
     assert browser.execute_script("return document.querySelectorAll('#charts path.line').length") == 1
     assert "no privacy" in browser.execute_script("return document.getElementById('privacy').textContent")
     for width in (1280, 390):
@@ -395,7 +382,7 @@ def test_approving_lets_exactly_one_contribution_out(page: tuple[Any, Path]) -> 
         study="icu",
         store=root / "releases",
         outbox=root / "outbox",
-        wait=30.0,
+        waits=Waits(30.0),
     )
     left: list[str] = []
     refused: list[str] = []

@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import json
 import tempfile
-import time
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -187,11 +186,9 @@ def test_full_disk_and_database_away_with_the_server_there(
 
             study = made.study("away", TRIP, head="deadline = 20\n")  # and a study that meets it
             assert _connected(made)
-            begun = time.monotonic()
             order = made.order(study)
             status = made.follow(order)
             assert status["state"] == "stopped", (status, made.events(order))
-            assert time.monotonic() - begun < 120
             code, value = _status(capsys, east)
             assert code != 0
             assert value["state"] == "data away"

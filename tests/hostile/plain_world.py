@@ -68,7 +68,7 @@ class Halves:
         )
         try:
             if not made.over():
-                made.sit(admit(order, folder, made.wait))
+                made.take_part(admit(order, folder, made.wait))
         except Exception as e:
             made.refuse(e)
         return made

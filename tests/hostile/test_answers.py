@@ -15,7 +15,6 @@ from tests.hostile.plain_world import Halves
 from polyclinic.protocol.wire import encoding as wire
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 1\naggregation = "{}"'
-LOCALTF = 'name = "localtf"\nrank = 2\nrounds = 2\naggregation = "plain"'
 Tree = dict[str, Any]
 Change = Callable[[Tree], Tree]
 EVIL = "east"  # the first by name: where one is taken for all, it is this one
@@ -123,16 +122,6 @@ ENDED = (  # everybody's run, once; four more of the same kinds are among the sl
 def test_the_others_finish_whatever_one_hospital_answers(shared: World, way: str) -> None:
     name = f"says-{list(SAYS).index(way)}"
     halves = Halves(shared, shared.order(name, TRIP.format("plain"), head="deadline = 2\nquorum = 2\n"))
-    halves.tap = _tap(*SAYS[way])
-    _ends_well(halves)
-
-
-@pytest.mark.timeout(300)
-@pytest.mark.parametrize("way", ["the names of others", "books that are none"])
-def test_the_others_finish_an_asynchronous_study(shared: World, way: str) -> None:
-    """Under the names of nodes that it does not have one hospital was the quorum alone, of sums that nobody could fold."""
-    name, head = f"late-{list(SAYS).index(way)}", "deadline = 2\nquorum = 2\nstaleness = 2\n"
-    halves = Halves(shared, shared.order(name, LOCALTF, head=head))
     halves.tap = _tap(*SAYS[way])
     _ends_well(halves)
 

@@ -56,12 +56,6 @@ STUDIES = {  # method, tail, head, data
     "dpem masked": (DPEM + ROUNDS.format(2) + '"masked"', PAID, "quorum = 3\n", hospitals.TENSOR),
     "sumals masked": ('name = "sumals"\n' + ROUNDS.format(2) + '"masked"', "", "quorum = 3\n", hospitals.TENSOR),
     "mixture masked": (MIXTURE, "", "quorum = 3\n", hospitals.FEATURES),
-    "localtf asynchronous": (
-        'name = "localtf"\n' + ROUNDS.format(4) + '"plain"',
-        "",
-        "quorum = 2\nstaleness = 2\n",
-        hospitals.TENSOR,
-    ),
     "trip subspace": ('name = "trip"\n' + ROUNDS.format(1) + '"subspace"', "", "", hospitals.TENSOR),
     "trip ring": ('name = "trip"\n' + ROUNDS.format(2) + '"plain"', "", "", RING),
 }
@@ -205,7 +199,7 @@ def attack(world: World, name: str, count: int, seed: int, *, plain: bool = Fals
 
     # 1: what left in the clear is the one release of its number; everything else is keys and masked words
     clear = order.aggregation == "plain"
-    for site, number, kind, letters in evil if clear and order.staleness is None else ():
+    for site, number, kind, letters in evil if clear else ():
         for letter in letters:
             assert _body(letter) in honest[site, number], (kind, number)
     # 2: what can be opened: no combination of sums is the part of fewer than three sites
@@ -217,7 +211,7 @@ def attack(world: World, name: str, count: int, seed: int, *, plain: bool = Fals
     # 4: the book: one charge for each sum that this site took part in; of a study that was stopped, for the open one too
     for n, s in world.sites.items():
         charges = ledger_of(s.node).charges()[before[n] :]
-        if order.staleness is None and order.aggregation != "subspace":
+        if order.aggregation != "subspace":
             sums = 0 if driver._conductor is None else len(driver.conductor.releases)
             assert len(charges) in ({sums} if outcome is not None else {sums, sums + 1}), (n, len(charges), sums)
             assert len({c.number for c in charges}) == len(charges)
@@ -232,7 +226,7 @@ def attack(world: World, name: str, count: int, seed: int, *, plain: bool = Fals
     allowed += [b for name in books for b in (name, str(Path(name).with_name(f".{Path(name).name}")))]
     assert not [p for p in inside if not p.startswith(tuple(allowed))]
     # and the model is that of the honest run
-    if outcome is not None and order.staleness is None and not tail:
+    if outcome is not None and not tail:
         assert wire.encode(wire.pack(outcome.public)) == honest_bits(world, order, name, Study.read(path))
     return used
 

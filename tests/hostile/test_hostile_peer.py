@@ -20,8 +20,7 @@ from tests.ingested import ingest_once
 from polyclinic.config import Study
 from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.flare import worker
-from polyclinic.node.site.batch import seal_batch
-from polyclinic.node.site.inbox import EARLY
+from polyclinic.node.site.inbox import EARLY, seal_batch
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.protocol.interfaces import Message
 from polyclinic.protocol.loop import Simulation

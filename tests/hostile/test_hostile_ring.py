@@ -21,7 +21,7 @@ from polyclinic.node.coordinator import coordinator as driver
 from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.enrolment.folders import read_json
 from polyclinic.node.signed_study import StudyOrder
-from polyclinic.node.site.batch import open_batch, seal_batch
+from polyclinic.node.site.inbox import open_batch, seal_batch
 from polyclinic.protocol.loop import Simulation
 from polyclinic.protocol.schema import common
 from polyclinic.protocol.wire import chain as certificate

@@ -126,7 +126,7 @@ def test_the_releases_compose_to_exactly_the_budget_and_the_card_is_formal(net: 
     assert m.privacy_.guarantee == "formal"
     assert m.privacy_.adjacency == "patient"
     assert m.privacy_.epsilon == pytest.approx(0.7, abs=1e-6)
-    assert m.privacy_.epsilon <= 0.7 + 1e-9
+    assert m.privacy_.epsilon is not None and m.privacy_.epsilon <= 0.7 + 1e-9
     assert m.privacy_.releases == 7  # the number of patients, the marginals, five rounds
 
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -176,23 +175,6 @@ def test_packed_rounds_of_trip_are_a_third_of_the_bytes_and_the_same_fit() -> No
     assert (
         one.traffic_.payload_bytes_up / one.traffic_.rounds < 0.7 * two.traffic_.payload_bytes_up / two.traffic_.rounds
     )
-
-
-def test_a_round_of_trip_outside_its_window_is_sent_again() -> None:
-    def fit(small: bool) -> Simulation:
-        fold = Simulation(pc.TRIP(rank=8, seed=3, rounds=2, tol=0.0), SITES)
-        while (step := fold.step()) is not None:
-            if small and step.name == "sweep" and step.round == 1:
-                less = tuple(replace(s, rows=s.rows / 100) for s in fold.public.spread)
-                fold.public = replace(fold.public, spread=less)
-            fold.advance()
-        return fold
-
-    wide, narrow = fit(False), fit(True)
-    assert "sweep+3" in [r.step.name for r in narrow.releases]
-    assert "sweep+3" not in [r.step.name for r in wide.releases]
-    for a, b in zip(wide.public.factors, narrow.public.factors):  # the same parts; only the dither is another
-        assert np.abs(a - b).max() < 5e-3 * np.abs(a).max()
 
 
 def test_trip_says_where_it_is_the_wrong_method() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -60,7 +62,8 @@ def test_elastic_force_holds_sites_together() -> None:
         from polyclinic.protocol.loop import Simulation
 
         outcome = Simulation(pc.DPFact(rank=6, rounds=20, elastic=elastic, sparsity=0), sites).run()
-        return sum(float(np.square(p.factors[0] - outcome.public.factors[0]).sum()) for p in outcome.privates.values())
+        privates: dict[str, Any] = dict(outcome.privates)
+        return float(sum(np.square(p.factors[0] - outcome.public.factors[0]).sum() for p in privates.values()))
 
     assert spread(3.0) < spread(0.3)
 

@@ -19,13 +19,13 @@ SITES = pc.datasets.icu_network(patients=400, seed=7)  # too few for a Gram
 
 
 @pytest.mark.parametrize("cls", [pc.SumALS, pc.TRIP])
-def test_few_patients_are_fitted_by_packed_sums_and_say_so(cls: type) -> None:
+def test_few_patients_start_wide_and_say_so_however_rounds_travel(cls: type) -> None:
     packed = cls(rank=8, seed=3, aggregation="masked").fit(SITES)
     whole = cls(rank=8, seed=3, aggregation="masked", packed=False).fit(SITES)
     best = max(pc.CPALS(rank=8, seed=s).fit(SITES).score(SITES) for s in range(3))
     assert packed.start_.kind == whole.start_.kind == "random" and "1,024 patients" in packed.start_.reason
-    assert packed.traffic_.bytes_up < whole.traffic_.bytes_up / 4
-    assert packed.score(SITES) > 0.98 * best
+    assert packed.traffic_.bytes_up < whole.traffic_.bytes_up
+    assert min(packed.score(SITES), whole.score(SITES)) > 0.98 * best
     plain = cls(rank=8, seed=3).fit(SITES[::-1])
     assert all(np.array_equal(a, b) for a, b in zip(packed.factors_, plain.factors_))
 
@@ -35,7 +35,6 @@ def test_who_asks_for_a_random_start_few_rounds_or_few_numbers_gets_whole_words(
         pc.SumALS(rank=8, start="random"),
         pc.SumALS(rank=8, rounds=5),
         pc.SumALS(rank=6),
-        pc.SumALS(rank=8, packed=False),
         pc.SumALS(rank=8, nonnegative=False),
     ):
         fold = Simulation(method, SITES)
@@ -111,7 +110,8 @@ def test_of_very_many_codes_the_heaviest_are_searched_among_and_the_others_enter
     assert model.score(sites) > 0.98 * pc.CPALS(rank=3, seed=0).fit(sites).score(sites)
     masked = Simulation(pc.SumALS(rank=3, seed=1, aggregation="masked"), sites[::-1]).run().public.factors
     assert all(np.array_equal(a, b) for a, b in zip(masked, fold.public.factors))
-    assert pc.SumALS(rank=3, seed=1, packed=False).fit(sites).start_.kind == "gram"
+    exact = pc.SumALS(rank=3, seed=1, packed=False).fit(sites)
+    assert exact.start_.kind == "random" and exact.score(sites) > 0.99 * model.score(sites)
 
 
 def test_sites_without_a_count_end_as_before() -> None:

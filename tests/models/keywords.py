@@ -1,7 +1,9 @@
-"""Write ``protocol/parameter_types.py`` anew from the estimators' declared parameters: ``python tests/models/keywords.py``."""
+"""Write ``polyclinic/__init__.pyi`` anew from the public names and the declared parameters: ``python tests/models/keywords.py``."""
 
 from __future__ import annotations
 
+import subprocess
+import sys
 import types
 from pathlib import Path
 from typing import Annotated, Any, Literal, Union, get_args, get_origin
@@ -9,43 +11,34 @@ from typing import Annotated, Any, Literal, Union, get_args, get_origin
 import polyclinic as pc
 from polyclinic.methods.rounds.step_size import Schedule
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.protocol import parameter_types as keywords
 from polyclinic.protocol.estimator import Configured
 
-HEAD = '''"""Parameters of every estimator as types: what an editor completes, and what a type checker refuses.
+STUB = Path(pc.__file__).with_suffix(".pyi")
+HEAD = '''"""Public names, and the parameters of every estimator: what an editor completes, and what a type checker refuses.
 
-Written by ``python tests/models/keywords.py`` from the declared parameters; a test keeps it equal to them.
+Written by ``python tests/models/keywords.py`` from the tables of ``__init__.py`` and the declared parameters.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Literal, TypedDict, Unpack
+from typing import Literal
 
-if TYPE_CHECKING:
-    from polyclinic.methods.rounds.step_size import Schedule
-    from polyclinic.privacy.accounting.budget import Privacy
+{imports}
 
-__all__ = {names}
+__version__: str
+__all__: list[str]
+_WHERE: dict[str, str]
+_MODULES: dict[str, str]
 '''
 
-ONE = '''
-
-class {name}Keywords(TypedDict, total=False):
-    """What ``{name}(...)`` takes."""
-
+ONE = """
+class {name}({base}):
 {fields}
-
-
-class {name}Typed:
-    """What ``{name}`` was given."""
-
-{fields}
-
-    if TYPE_CHECKING:
-
-        def __init__(self, **params: Unpack[{name}Keywords]) -> None: ...
-'''
+    def __init__(
+        self,
+        *,
+{keywords}
+    ) -> None: ...
+"""
 
 
 def text(kind: Any) -> str:
@@ -57,7 +50,7 @@ def text(kind: Any) -> str:
     if kind is Privacy:
         return "Privacy"
     if kind is Schedule:
-        return "Schedule | Mapping[str, float]"
+        return "_Schedule | Mapping[str, float]"
     origin, inside = get_origin(kind), get_args(kind)
     if origin is Annotated:
         return text(inside[0])
@@ -80,13 +73,23 @@ def estimators() -> dict[str, type[Configured[Any]]]:
 
 def rendered() -> str:
     """The file."""
-    names = sorted(f"{n}{end}" for n in estimators() for end in ("Keywords", "Typed"))
-    out = [HEAD.format(names=str(names).replace("'", '"'))]
-    for name, cls in estimators().items():
-        fields = "\n".join(f"    {f}: {text(info.annotation)}" for f, info in cls.Params.model_fields.items())
-        out.append(ONE.format(name=name, fields=fields))
-    return "".join(out)
+    typed, imports, classes = estimators(), [], []
+    for name, cls in typed.items():
+        package, module = pc._WHERE[name].rsplit(".", 1)
+        imports.append(f"from {package} import {module} as _{module}")
+        kinds = {f: text(info.annotation) for f, info in cls.Params.model_fields.items()}
+        fields = "".join(f"    {f}: {kind}\n" for f, kind in kinds.items())
+        keywords = "\n".join(f"        {f}: {kind} = ...," for f, kind in kinds.items())
+        classes.append(ONE.format(name=name, base=f"_{module}.{name}", fields=fields, keywords=keywords))
+    imports += [f"from {module} import {name} as {name}" for name, module in pc._WHERE.items() if name not in typed]
+    for name, module in pc._MODULES.items():
+        imports.append(f"from {module.rsplit('.', 1)[0]} import {name} as {name}")
+    imports += ["from polyclinic.methods.rounds.step_size import Schedule as _Schedule"]
+    lines = "\n".join(sorted(set(imports)))
+    return HEAD.format(imports=lines) + "\n".join(classes)
 
 
 if __name__ == "__main__":
-    Path(keywords.__file__).write_text(rendered(), encoding="utf-8")
+    STUB.write_text(rendered(), encoding="utf-8")
+    subprocess.run([sys.executable, "-m", "ruff", "check", "-q", "--fix", str(STUB)], check=True)
+    subprocess.run([sys.executable, "-m", "ruff", "format", "-q", str(STUB)], check=True)

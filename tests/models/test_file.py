@@ -7,18 +7,25 @@ import json
 import os
 import pickle
 import zipfile
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar, Self
 
 import numpy as np
 import pytest
+from numpy.typing import NDArray
 from tests.models.conftest import MAKERS, TENSORS, patients_for
 
 import polyclinic as pc
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.errors import ConfigError, DataError, PolyclinicError
 from polyclinic.models import file
+from polyclinic.models.base import StoredArrays, Value
+from polyclinic.models.origin import Origin
+from polyclinic.plugins import plug
 from polyclinic.privacy.card.card import Card
+from polyclinic.util.json_types import JsonMap
+from polyclinic.util.table import Table
 
 
 def placed(model: Any, patients: Any) -> bytes:
@@ -224,3 +231,34 @@ def test_a_private_model_of_version_1_is_read_forever() -> None:
     assert value.card.guarantee == "formal"
     assert value.card.epsilon == pytest.approx(8.0, rel=1e-3)
     assert value.transform(TENSORS[0]).shape == (TENSORS[0].patients, value.rank)
+
+
+@dataclass(frozen=True, eq=False)
+class Threshold(Value):
+    """A kind of model of a package of its own."""
+
+    value: float
+    kind: ClassVar[str] = "threshold"
+    keys: ClassVar[tuple[str, ...]] = ("value",)
+
+    def arrays(self) -> dict[str, NDArray[np.generic]]:
+        return {}
+
+    def described(self) -> dict[str, object]:
+        return {"value": self.value}
+
+    @classmethod
+    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
+        return cls(origin, float(described["value"]))
+
+    def table(self) -> Table:
+        return Table(["value"], [[self.value]])
+
+
+def test_a_kind_of_models_can_be_plugged_in(fitted: Any, tmp_path: Path) -> None:
+    model = Threshold(fitted("TRIP").result_.origin, 0.5)
+    path = model.save(tmp_path / "mine.threshold")
+    with pytest.raises(DataError, match="unknown kind 'threshold'"):
+        pc.load(path)
+    with plug("polyclinic.models", "threshold", Threshold):
+        assert pc.load(path) == model

@@ -25,7 +25,6 @@ from polyclinic.config import Study
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.node.courier.coordinator import office_box, run_by_courier
 from polyclinic.node.courier.mailbox import Mailbox, shown
-from polyclinic.node.courier.peer_messages import LetterBox
 from polyclinic.node.courier.sealed_file import (
     HalfParcel,
     SealedFile,
@@ -35,7 +34,7 @@ from polyclinic.node.courier.sealed_file import (
     read_card,
     seal_parcel,
 )
-from polyclinic.node.courier.site import CourierSite, branch_box
+from polyclinic.node.courier.site import CourierSite, LetterBox, branch_box
 from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, read_events, read_json
 from polyclinic.node.flare.result import read_outcome

@@ -36,6 +36,7 @@ from polyclinic.node.enrolment.handshake import Papers
 from polyclinic.node.enrolment.joining import JoiningPort
 from polyclinic.node.flare.site_service import status
 from polyclinic.protocol.wire.sealed import Identity
+from polyclinic.util.file_format import FORMAT
 
 SETTINGS = bytes([0, 0, 0, 4, 0, 0, 0, 0, 0])  # what a server of HTTP/2 says first
 DAY = datetime.timedelta(days=1)
@@ -120,7 +121,7 @@ class Hub:
         identity = Identity.generate("north")
         write_key(folder.path / "identity.key", identity._key.private_bytes_raw())
         place = {"host": "localhost", "port": self.port, "enrol_port": self.desk}
-        write_json(folder.invite, {**place, "coordinator": self.folder.identity().public.hex()})
+        write_json(folder.invite, {**place, "coordinator": self.folder.identity().public.hex(), "format": FORMAT})
         record(folder.pids / "client.json", os.getpid())
         known = {"north": {"key": identity.public.hex(), "fingerprint": "x"}} if listed else {}
         write_json(self.folder.sites, known)

@@ -218,6 +218,7 @@ def test_last_bits_of_another_processor_are_agreed_and_larger_differences_stop_t
             assert _same(outcome.public, world.reference(path).public)
 
 
+@pytest.mark.timeout(500)
 def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(world: World) -> None:
     """Under a plain sum letters carry no signature of their own: the line on which they came says who speaks."""
     order = world.order(world.study("name", TRIP.format(2, "plain"), head="deadline = 600\nquorum = 2\n"))
@@ -234,35 +235,12 @@ def test_letter_under_another_sites_name_is_refused_and_its_sender_left_out(worl
         return out
 
     lead = Lead(order, world.coordinator.identity(), world.coordinator.run(order.id), ask, lambda: False)
-    begin = time.monotonic()
-    outcome = lead.run()
-    assert time.monotonic() - begin < 300  # it is not waited for
+    outcome = lead.run()  # the deadline of 600 s is longer than this test's own limit: the site is not waited for
     refused = [e for e in read_events(lead.events) if e["event"] == "message refused"]
     assert refused
     assert all(e["site"] == "east" and "under the name of 'south'" in e["what"] for e in refused)
     assert all("east" not in r.members for r in outcome.releases)
     assert outcome.public.stage == "end"
-
-
-@pytest.mark.parametrize("each", [4, pytest.param(17, marks=pytest.mark.slow)])
-def test_sites_that_host_several_nodes_give_the_model_of_that_many_sites(world: World, each: int) -> None:
-    from polyclinic.node.admission.admission import hosted
-
-    method = (
-        'name = "gaussianmixture"\nn_components = 2\nrounds = 1\naggregation = "subspace"\nradius = 20.0\nstart = "box"'
-    )
-    head = f"deadline = {15 * each}\nnodes_per_site = {each}\n"
-    path = world.study(f"hosted-{each}", method, head=head, data=hospitals.FEATURES)
-    order = world.order(path)
-    assert len(order.nodes(order.sites)) == 3 * each
-    world.open(order)
-    outcome = world.lead(order).run()
-    study = Study.read(path)
-    sites = []  # type: ignore[var-annotated]
-    for name, folder in world.sites.items():
-        whole = ingest_once(folder.node, study, world.root / "in-process" / f"hosted-{each}-{name}").site
-        sites += hosted(whole, order.nodes([name])).values()
-    assert _same(outcome.public, Simulation(federated(study), sites).run().public)
 
 
 def test_site_out_of_the_roster_pins_is_asked_of_the_owner(world: World) -> None:
@@ -374,102 +352,42 @@ def test_policy_refusal_reaches_both_logs_and_the_study_goes_on(world: World) ->
         world.sites["south"] = SiteFolder.of(site.node_path)
 
 
+@pytest.mark.timeout(800)
 def test_silent_site_with_quorum_costs_no_deadline(world: World) -> None:
     order = world.order(world.study("silent", TRIP.format(2, "plain"), head="deadline = 900\nquorum = 2\n"))
     world.open(order)
     world.silent = {"east"}
     try:
-        begin = time.monotonic()
-        assert world.lead(order).run().public.stage == "end"
-        assert time.monotonic() - begin < 300
+        assert world.lead(order).run().public.stage == "end"  # the deadline is longer than this test's own limit
     finally:
         world.silent = set()
 
 
-def test_exact_secure_sums_wait_for_a_lost_site_and_go_on_without_it_only_where_every_owner_allowed_it(
-    world: World,
-) -> None:
-
-    def lost(name: str, rule: str) -> Any:
-        order = world.order(world.study(name, TRIP.format(6, "masked"), head=f"deadline = 2\n{rule}"))
-        world.open(order)
-        for desk in world.desks.values():
-            desk.loaded.result(60)
-        lead = world.lead(order)
-
-        def gone() -> bool:
-            if lead.number == 2:
-                world.silent = {"east"}
-            return False
-
-        lead.stopped = gone
-        try:
-            return order, lead, lead.run()
-        finally:
-            world.silent = set()
-
-    with pytest.raises(PeerLost, match="waits for all who began, and for 'east'"):
-        lost("lost-wait", "")
-    with pytest.raises(PeerLost, match="waits for all who began, and for 'east'"):
-        lost("lost-group", 'lost = "group"\n')  # one alone is no group
-    with pytest.raises(PeerLost, match="too many sites refused"):
-        lost("lost-show", 'lost = "show"\n')  # the owners did not allow it
-    with pytest.raises(ConfigError, match="is for aggregation = 'masked'"):
-        world.order(world.study("lost-plain", TRIP.format(2, "plain"), head='lost = "group"\n'))
-    four = tuple("abcdefgh")
-    order = replace(world.order(world.study("lost-rule", TRIP.format(2, "masked"))), lost="group")
-    assert order.may_count(four[:5], four)
-    assert not order.may_count(four[:6], four)
-    assert not order.may_count((*four[:4], "z"), four[:4])
-
-
-def test_slow_site_does_not_stop_fast_ones_in_an_asynchronous_study(world: World) -> None:
-    method = 'name = "localtf"\nrank = 3\nrounds = 12\naggregation = "plain"'
-    head = "deadline = 60\nquorum = 2\nstaleness = 2\n"
-    for site in world.sites.values():
-        site.node_path.write_text(site.node_path.read_text().replace("min_sites = 3", "min_sites = 2"))
-    world.sites = {n: SiteFolder.of(s.node_path) for n, s in world.sites.items()}
-    try:
-        order = world.order(world.study("async", method, head=head))
-        world.open(order)
-        world.slow = {"south": 1.0}
-        outcome = world.lead(order).run()
-        assert outcome.traffic.rounds == 12
-        assert all(np.isfinite(f).all() for f in outcome.public.factors)
-        up = outcome.traffic.by_site
-        assert up["south"]["payload_bytes_up"] < up["north"]["payload_bytes_up"]
-        write_outcome(world.coordinator.run(order.id), outcome)
-        card = read_model(world.coordinator.run(order.id), order).privacy_
-        assert "asynchronous (a contribution might be 2 sums old" in card.agreement
-        assert "checked at the end only" in str(card)
-    finally:
-        world.slow = {}
-        for site in world.sites.values():
-            site.node_path.write_text(site.node_path.read_text().replace("min_sites = 2", "min_sites = 3"))
-        world.sites = {n: SiteFolder.of(s.node_path) for n, s in world.sites.items()}
-
-
-def test_asynchronous_excludes_secure_sums_and_other_methods(world: World) -> None:
-    with pytest.raises(ConfigError, match="staleness"):
-        world.order(world.study("bad-async", TRIP.format(1, "plain"), head="staleness = 1\n"))
-    for adder in ("masked", "subspace"):
-        method = f'name = "localtf"\nrank = 3\nrounds = 2\naggregation = "{adder}"'
-        with pytest.raises(ConfigError, match="staleness"):
-            world.order(world.study(f"bad-async-{adder}", method, head="staleness = 1\n"))
-
-
-def test_asynchronous_buffer_below_the_policys_minimum_of_sites_is_refused(world: World) -> None:
-    method = 'name = "localtf"\nrank = 3\nrounds = 2\naggregation = "plain"'
-    order = world.order(world.study("small-buffer", method, head="deadline = 20\nquorum = 2\nstaleness = 1\n"))
+def test_exact_secure_sums_wait_for_a_lost_site(world: World) -> None:
+    order = world.order(world.study("lost-wait", TRIP.format(6, "masked"), head="deadline = 2\n"))
     world.open(order)
-    with pytest.raises(PeerLost, match="too many sites refused") as e:
-        world.lead(order).run()
-    assert sum("declined" in f for f in e.value.faults) == 3  # the owner's rule itself is in the owner's log only
-    assert not any("at least 3" in f for f in e.value.faults)
-    for name, site in world.sites.items():
-        world.desks[name].loaded.result(60)
-        said = [e for e in read_events(site.events) if e.get("study") == order.id and "reasons" in e]
-        assert any("at least 3" in r for e in said for r in e["reasons"]), said
+    for desk in world.desks.values():
+        desk.loaded.result(60)
+    lead = world.lead(order)
+
+    def gone() -> bool:
+        if lead.number == 2:
+            world.silent = {"east"}
+        return False
+
+    lead.stopped = gone
+    try:
+        with pytest.raises(PeerLost, match="waits for all who began, and for 'east'"):
+            lead.run()
+    finally:
+        world.silent = set()
+
+
+@pytest.mark.parametrize("key", ["staleness = 2", 'lost = "group"', "nodes_per_site = 8"])
+def test_an_option_that_is_gone_is_refused_by_its_name(world: World, key: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        Study.read(world.study("gone", TRIP.format(1, "plain"), head=f"{key}\n"))
+    assert any(f"study.{key.split()[0]}: unknown key" in f for f in refused.value.faults)
 
 
 def test_study_without_public_codes_is_refused_before_it_is_signed(world: World) -> None:
@@ -579,7 +497,7 @@ def test_full_disk_at_a_site_releases_nothing_and_the_run_can_go_on(
 def test_release_waits_for_the_owner_where_the_policy_says_so(world: World) -> None:
     site = world.sites["east"]
     text = site.node_path.read_text()
-    site.node_path.write_text(text.replace("min_sites = 3", 'min_sites = 3\nreview = "first"'))
+    site.node_path.write_text(text.replace("min_sites = 3", 'min_sites = 3\nreview = "names"'))
     world.sites["east"] = SiteFolder.of(site.node_path)
     try:
         path = world.study("review", TRIP.format(1, "plain"))
@@ -588,7 +506,7 @@ def test_release_waits_for_the_owner_where_the_policy_says_so(world: World) -> N
 
         over, asked, words = threading.Event(), [], []
 
-        def owner() -> None:  # `review = "first"` is read as "names": the first release of every step name waits
+        def owner() -> None:  # the first release of every step name waits
             while not over.wait(0.1):
                 for box, item in membership.pending(world.sites["east"]):
                     box.decide(item.id, approve=True, by="owner")

@@ -260,7 +260,7 @@ def test_an_admission_begins_the_run_that_follows(tmp_path: Path) -> None:
 
 
 def test_a_run_that_stopped_gives_back_after_two_weeks(tmp_path: Path) -> None:
-    assert inspect.signature(ReleaseGate).parameters["resume_for"].default == 14 * 24 * 3600
+    assert inspect.signature(ReleaseGate).parameters["waits"].default.resumption == 14 * 24 * 3600
     ledger = Ledger(tmp_path / "l.jsonl")
     ReleaseGate("n", policy=Policy(), ledger=ledger, run="o").admit("s", "dpem", Privacy(1.0), 3, 100)
     left = ledger.tally.open["o"].until - time.time()

@@ -36,7 +36,7 @@ from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise, add_noise, discrete_gaussian
 from polyclinic.privacy.accounting.noise_grid import NoiseScale, event_of, noise_scale, on_grid, together
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
-from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.gate.gate import ReleaseGate, Waits
 from polyclinic.privacy.gate.release_store import ReleaseStore, bytes_digest
 from polyclinic.privacy.ledger import ledger_file as bookfile
 from polyclinic.privacy.ledger.balance import Balance
@@ -556,7 +556,9 @@ def test_noise_is_for_as_many_sites_as_the_study_says() -> None:
 
 def test_an_owner_may_agree_ahead_while_a_release_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
-    door = ReleaseGate("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path / "s", wait=60.0, run="order")
+    door = ReleaseGate(
+        "n", policy=Policy(review="names"), ledger=ledger, store=tmp_path / "s", waits=Waits(60.0), run="order"
+    )
     looks = []
 
     def sleep(seconds: float) -> None:

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from polyclinic import DPEM, TRIP, DPFact, GaussianMixture, LocalTF, SumALS
+from polyclinic.aggregation.decentralised.leakage import Masks
 from polyclinic.methods.similarity.federated import ConsensusUnPSL
 from polyclinic.privacy.accounting.accountant import Gaussian, calibrate, epsilon, gaussian_mu, theorem_4_1
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.privacy.accounting.mask_leakage import Masks
 from polyclinic.privacy.card.card import Card, central_card
 from polyclinic.privacy.card.card import make_card as from_lines
 from polyclinic.privacy.card.release_history import ReleaseHistory

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.methods.localtf import DistributedSGD
+from polyclinic.methods.estimators.phenotypes import DistributedSGD
 from polyclinic.methods.similarity.federated import ConsensusUnPSL
 from polyclinic.privacy.card.card import Card
 from polyclinic.privacy.gate.gate import ReleaseGate

@@ -17,7 +17,7 @@ from polyclinic.privacy.gate.budget_holder import BudgetHolder
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.owner_rules import door_of, ledger_of
 from polyclinic.privacy.ledger.data_source import Claim, Register, places_of, state_folder
-from polyclinic.privacy.policy.policy import Policy
+from polyclinic.privacy.policy.policy import Policy, StudyRequest
 
 LIMIT = {"max_epsilon_total": 1.0}
 
@@ -64,7 +64,7 @@ def test_of_two_that_were_both_looked_at_one_gets_the_records(tmp_path: Path) ->
     rules = Policy.model_validate(LIMIT)
     first, second = (BudgetHolder(rules, ledger_of(node(tmp_path / n, n, "../e.csv"))) for n in ("a", "b"))
     for payer in (first, second):
-        assert payer.study_faults("o", "icu", "dpem", Privacy(0.5), 3, 50, resume=False, margin=0.0) == []
+        assert payer.study_faults(StudyRequest("icu", "dpem", Privacy(0.5), 3, 50, "o")) == []
     assert first.reserve("o", "icu", Privacy(0.5), 0.0, 60.0) == []
     assert "is paid for by the book" in second.reserve("o", "icu", Privacy(0.5), 0.0, 60.0)[0]
     assert second.ledger.count == 0

@@ -125,7 +125,7 @@ def test_ledger_and_card_agree_on_what_a_run_cost(aggregation: str) -> None:
         assert party.door.ledger.epsilon(1e-6) == pytest.approx(card.epsilon, rel=1e-9)
     assert card.guarantee == "formal"
     if aggregation == "subspace":
-        assert card.epsilon > plain, "masks of finite variance leak, and that is charged"
+        assert card.epsilon is not None and card.epsilon > plain, "masks of finite variance leak, and that is charged"
         assert card.epsilon == pytest.approx(1.0, rel=0.5)
     else:
         assert card.epsilon == pytest.approx(1.0, abs=1e-6)

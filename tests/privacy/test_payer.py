@@ -31,12 +31,12 @@ from polyclinic.privacy.accounting.accountant import (
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
-from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.gate.gate import ReleaseGate, Waits
 from polyclinic.privacy.ledger.balance import Account, Balance, cost, part_label
 from polyclinic.privacy.ledger.entries import Accept, CloseLine, Counted, Evaluate, Refuse, Reserve, Rules, Withdraw
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.differencing import sketch
-from polyclinic.privacy.policy.policy import Policy, price
+from polyclinic.privacy.policy.policy import Policy, StudyRequest, price
 from polyclinic.privacy.release import Contribution, Step
 
 ONE, TWO = "1" * 32, "2" * 32
@@ -51,17 +51,15 @@ def charge(cohort: str, multiplier: float = 10.0, study: str = "s", **more: Any)
 
 
 def test_defaults_of_the_door() -> None:
-    """Who says nothing waits for nobody, resumes nothing, sets nothing aside for leaks, and has no patients."""
+    """Who says nothing waits for nobody, sets nothing aside for leaks, and has no patients."""
     door = inspect.signature(ReleaseGate).parameters
-    told = {n: door[n].default for n in ("wait", "resumed", "run", "cohort", "beside", "others", "resume_for")}
+    told = {n: door[n].default for n in ("waits", "run", "cohort", "beside", "others")}
     assert told == {
-        "wait": 0.0,
-        "resumed": False,
+        "waits": Waits(decision=0.0, resumption=14 * 86_400.0),
         "run": "",
         "cohort": "all",
         "beside": (),
         "others": (),
-        "resume_for": 14 * 86_400.0,
     }
     admit, release = inspect.signature(ReleaseGate.admit).parameters, inspect.signature(ReleaseGate.release).parameters
     assert {n: admit[n].default for n in ("sites", "patients", "resume", "margin")} == {
@@ -91,7 +89,7 @@ def test_the_rules_are_in_the_book_once_for_every_change(tmp_path: Path) -> None
 def test_a_payer_without_rules_sets_nothing_aside_and_pays(tmp_path: Path) -> None:
     book = Ledger(tmp_path / "l.jsonl")
     payer = BudgetHolder(None, book, "adults")
-    assert payer.study_faults("o", "s", "m", Privacy(9.0), 1, 0, resume=False, margin=0.0) == []
+    assert payer.study_faults(StudyRequest("s", "m", Privacy(9.0), 1, 0, "o")) == []
     assert payer.reserve("o", "s", Privacy(9.0), 0.0, 60.0) == []
     payer.evaluates("o", ["p"], "what")
     payer.refuse("o", ["why"])
@@ -269,24 +267,13 @@ def test_decisions_change_what_an_order_may() -> None:
 
 def test_a_list_of_sites_is_written_once_and_not_without_rules(tmp_path: Path) -> None:
     book, crowd = Ledger(tmp_path / "l.jsonl"), sketch("k", ["p", "q"])
-    BudgetHolder(None, book).counts("o", crowd, ["a", "b", "c", "d"], "what", write=True, shown=False)
+    BudgetHolder(None, book).counts("o", crowd, ["a", "b", "c", "d"], "what", write=True)
     assert book.count == 0
     payer = BudgetHolder(Policy(), book)
-    payer.counts("o", crowd, ["a", "b", "c", "d"], "what", write=False, shown=False)
+    payer.counts("o", crowd, ["a", "b", "c", "d"], "what", write=False)
     assert book.count == 0
     for sites in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
-        payer.counts("o", crowd, sites, "what", write=True, shown=False)
+        payer.counts("o", crowd, sites, "what", write=True)
     assert [(e.body.order, e.body.sites) for e in book.entries if isinstance(e.body, Counted)] == [
         ("o", ("a", "b", "c", "d"))
     ]
-
-
-@pytest.mark.parametrize("write", [True, False])
-def test_who_agreed_to_show_whom_an_order_loses_agreed_for_that_order_alone(tmp_path: Path, write: bool) -> None:
-    book, crowd = Ledger(tmp_path / "l.jsonl"), sketch("k", ["p", "q"])
-    payer, fewer = BudgetHolder(Policy(), book), ["a", "b", "c"]
-    payer.counts("o", crowd, [*fewer, "d"], "what", write=True, shown=True)
-    for order, shown in (("o", False), ("another", True), ("another", False)):
-        with pytest.raises(PolicyRefusal, match="'d'"):
-            payer.counts(order, crowd, fewer, "what", write=write, shown=shown)
-    payer.counts("o", crowd, fewer, "what", write=write, shown=True)

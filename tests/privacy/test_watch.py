@@ -17,8 +17,8 @@ from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.ledger.recovery import recover, what_is_left
 from polyclinic.privacy.ledger.rollback_check import Relay, RollbackCheck, Seen
-from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead
-from polyclinic.privacy.ledger.witness import Known, Witness, vouch_words
+from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, vouch_words
+from polyclinic.privacy.ledger.witness import Known, Witness
 
 NAMES = ("east", "north", "south")
 

@@ -12,14 +12,14 @@ import polyclinic as pc
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.methods.factorization import Factorization, FederatedFactorization
+from polyclinic.methods.estimators.factorization import Factorization, FittedFactorization
 from polyclinic.protocol.loop import Simulation, run
 from polyclinic.protocol.minimum_patients import SUPPORT, MinimumPatients
 from polyclinic.records.sites.rare_codes import carriers, floor, without_cells
 from polyclinic.studies.registry import federated, make
 from polyclinic.tensors.sparse import SparseTensor
 
-METHODS: dict[str, Callable[..., FederatedFactorization[Any, Any, Any]]] = {
+METHODS: dict[str, Callable[..., FittedFactorization[Any, Any, Any]]] = {
     "trip": lambda **k: pc.TRIP(rank=3, rounds=12, **k),
     "sumals": lambda **k: pc.SumALS(rank=3, rounds=8, **k),
     "dpfact": lambda **k: pc.DPFact(rank=3, rounds=14, **k),
@@ -125,11 +125,6 @@ def test_between_hosts_it_is_on_by_default_and_off_where_it_cannot_be_counted() 
     assert isinstance(federated(Study.parse(paid)), pc.DPEM)
     robust = study().to_json() | {"method": {"name": "dpfact", "rank": 2, "aggregation": "median"}}
     assert isinstance(federated(Study.parse(robust)), pc.DPFact)
-    late = study().to_json() | {
-        "method": {"name": "localtf", "rank": 2, "aggregation": "plain"},
-        "study": {"name": "x", "staleness": 2},
-    }
-    assert isinstance(federated(Study.parse(late)), pc.LocalTF)
     with pytest.raises(ConfigError, match="floor"):
         MinimumPatients(pc.DPEM(rank=2, privacy=pc.Privacy(1.0, 1e-5)), 11)
 

@@ -147,20 +147,6 @@ def test_a_state_that_was_sent_has_the_shapes_of_the_one_before() -> None:
     assert wire.encode(wire.pack(pair.other.public)) == wire.encode(tree)
 
 
-def test_where_it_stands_is_taken_back() -> None:
-    class Moved(pc.LocalTF):
-        def after_dropout(self, public: Any) -> Any:
-            return wire.unpack(self.Public, nearby(public, 1.0))
-
-    fold = Simulation(Moved(rank=2, rounds=3, seed=0), example_sites(), adder=Plain())
-    fold.advance()
-    base = wire.encode(wire.pack(fold.public))
-    fold.stand(left=True)
-    assert wire.encode(wire.pack(fold.public)) != base == wire.encode(wire.pack(fold.base))
-    fold.stand(left=False)
-    assert wire.encode(wire.pack(fold.public)) == base
-
-
 # ---- checkpoints
 
 
@@ -177,9 +163,10 @@ def test_a_checkpoint_goes_on_to_the_same_end(aggregation: str) -> None:
     first = Simulation(how, example_sites())
     for n in range(3):
         first.advance()
-        state = first.state()
+        state: dict[str, Any] = first.state()
         assert len(state["releases"]) == n + 1 == state["number"] == first.number
-    assert len(first.state()["releases"]) == 3  # asked twice, kept once
+    asked_twice: Any = first.state()["releases"]
+    assert len(asked_twice) == 3  # asked twice, kept once
     later = Simulation(how, example_sites())
     later.restore(state)
     assert later.releases == first.releases and later.number == 3 and later.history == first.history
@@ -194,10 +181,11 @@ def test_a_checkpoint_goes_on_to_the_same_end(aggregation: str) -> None:
     assert strip == [{k: v for k, v in h.items() if k not in other} for h in whole_run.history]
     if aggregation == "plain":
         assert later.traffic.by_site == whole_run.traffic.by_site
-    assert float(state["spent"]) <= later.state()["spent"]
+    spent: Any = later.state()["spent"]
+    assert state["spent"] <= spent
 
 
-def test_a_checkpoint_of_a_chain_keeps_it_and_an_older_one_has_none() -> None:
+def test_a_checkpoint_of_a_chain_keeps_it() -> None:
     pair = Pair(method())
     pair.opened()
     state = pair.lead.state()
@@ -206,10 +194,6 @@ def test_a_checkpoint_of_a_chain_keeps_it_and_an_older_one_has_none() -> None:
     again.restore(state)
     assert (again.chain, again.before, again.number) == (pair.lead.chain, b"root", 1)
     assert again.link is not None and again.link == pair.lead.link
-    old = {k: v for k, v in state.items() if k not in ("chain", "before", "number")}
-    again = CoordinatorState(pair.lead.method, pair.lead.setting, Plain(), pair.lead.roster, chain=b"x")
-    again.restore(old)
-    assert (again.chain, again.before, again.number) == (b"x", b"", 1)
     assert wire.encode(wire.pack(again.public)) == wire.encode(wire.pack(pair.lead.public))
 
 

@@ -107,7 +107,7 @@ def test_noisy_moments_are_close_and_the_card_is_formal() -> None:
     sites = [pc.Site(f"s{i}", features=p) for i, p in enumerate(np.array_split(x, 4))]
     s = pc.Standardizer(aggregation="masked", radius=8.0, privacy=pc.Privacy(epsilon=1.0, delta=1e-6)).fit(sites)
     assert s.privacy_.guarantee == "formal"
-    assert s.privacy_.epsilon <= 1.0
+    assert s.privacy_.epsilon is not None and s.privacy_.epsilon <= 1.0
     np.testing.assert_allclose(s.mean_, [1.0, -2.0], atol=0.1)
     np.testing.assert_allclose(s.scale_, [1.0, 0.5], atol=0.2)
     p = pc.FederatedPCA(n_components=1, radius=8.0, privacy=pc.Privacy(epsilon=1.0)).fit(sites)

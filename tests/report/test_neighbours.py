@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.analysis.simulated.neighbours import neighbours
-from polyclinic.methods.similarity.explanation import explain
+from polyclinic.methods.similarity.metric import explain
 
 
 class _Metric:

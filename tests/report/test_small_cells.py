@@ -96,7 +96,7 @@ def test_embedded_data_of_the_page_give_no_small_count(plain_run: RunFolder) -> 
 
 def test_exports_hold_no_small_count(plain_run: RunFolder, tmp_path: Path) -> None:
     written = export(plain_run, out=tmp_path)
-    assert {p.suffix for p in written} == {".csv", ".parquet", ".npz", ".json", ".bib", ".phenotypes"}
+    assert {p.suffix for p in written} == {".csv", ".npz", ".json", ".bib", ".phenotypes"}
     checked = 0
     for path in tmp_path.glob("*.csv"):
         rows = list(csv.DictReader(path.read_text(encoding="utf-8").splitlines()))
@@ -106,17 +106,6 @@ def test_exports_hold_no_small_count(plain_run: RunFolder, tmp_path: Path) -> No
                 assert int(row["patients"]) == 0 or int(row["patients"]) >= 11, path.name
     assert checked > 5
     assert "memberships" not in "".join(p.name for p in written)
-
-
-def test_parquet_equals_csv(plain_run: RunFolder, tmp_path: Path) -> None:
-    import duckdb
-
-    export(plain_run, out=tmp_path)
-    for path in sorted(tmp_path.glob("*.csv")):
-        other = duckdb.sql(f"SELECT * FROM '{path.with_suffix('.parquet')}'")
-        rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
-        assert other.columns == rows[0]
-        assert len(other.fetchall()) == len(rows) - 1
 
 
 def test_codes_of_single_patients_are_in_no_export(rng: np.random.Generator, tmp_path: Path) -> None:

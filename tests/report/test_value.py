@@ -1,4 +1,4 @@
-"""Reports, charts and exports read the model as a value; run folders of before the model file stay readable."""
+"""Reports, charts and exports read the model as a value."""
 
 from __future__ import annotations
 
@@ -18,47 +18,11 @@ from polyclinic.studies.run_folder import Run, RunFolder
 Copied = Callable[[RunFolder], RunFolder]
 
 
-def older(run: RunFolder) -> RunFolder:
-    """A folder as an earlier release wrote it: arrays, no model file."""
-    run.model().unlink()
-    return run
-
-
-@pytest.mark.parametrize("which", ["plain_run", "formal_run"])
-def test_a_run_of_before_the_model_file_gives_the_same_report(
-    which: str, copied: Copied, request: pytest.FixtureRequest
-) -> None:
-    run = copied(request.getfixturevalue(which))
-    now = render(RunContents.read(run))
-    assert render(RunContents.read(older(run))) == now
-
-
 def test_the_report_reads_the_model_file_not_the_arrays(plain_run: RunFolder, copied: Copied) -> None:
     run = copied(plain_run)
     now = render(RunContents.read(run))
     run.outcome.unlink()
     assert render(RunContents.read(run)) == now
-
-
-def test_an_old_run_is_loaded_and_places_as_before(plain_run: RunFolder, copied: Copied) -> None:
-    run = copied(plain_run)
-    site = pc.datasets.icu_network(patients=60, seed=3)[0]
-    new = pc.load(run.path)
-    old = pc.load(older(run).path)
-    assert isinstance(new, pc.Phenotypes) and isinstance(old, pc.Phenotypes)
-    np.testing.assert_array_equal(
-        old.transform(site, unseen="drop", min_coverage=0.0), new.transform(site, unseen="drop", min_coverage=0.0)
-    )
-    assert Run.read(run.path).model == old
-
-
-def test_an_old_private_run_is_shown_but_places_nobody(formal_run: RunFolder, copied: Copied) -> None:
-    run = copied(formal_run)
-    rank = RunContents.read(run).rank
-    older(run)
-    with pytest.raises(DataError, match="how patients are placed is not in it"):
-        pc.load(run.path)
-    assert RunContents.read(run).rank == rank > 0
 
 
 def mixture_run(place: Path, presence: dict[str, object] | None = None) -> RunFolder:
@@ -73,16 +37,13 @@ def mixture_run(place: Path, presence: dict[str, object] | None = None) -> RunFo
     return folder
 
 
-def test_groups_are_read_exported_and_loaded_also_from_an_old_folder(tmp_path: Path) -> None:
+def test_groups_are_read_exported_and_loaded(tmp_path: Path) -> None:
     run = mixture_run(tmp_path / "run")
     whole = pc.load(run.path)
     export(run)
     assert pc.load(run.path / "exports" / "model.groups") == whole
     with np.load(run.path / "exports" / "outcome.npz") as z:
         np.testing.assert_array_equal(z["means_"], whole.means)  # type: ignore[union-attr]
-    now = render(RunContents.read(run))
-    assert render(RunContents.read(older(run))) == now
-    np.testing.assert_array_equal(pc.load(run.path).means, whole.means)  # type: ignore[union-attr]
 
 
 def test_a_mixture_with_a_hidden_group_is_not_exported_as_a_model(tmp_path: Path) -> None:

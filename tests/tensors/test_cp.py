@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+from tests import reference_kernels as oracle
 
 from polyclinic.errors import DataError
 from polyclinic.tensors import SparseTensor, cp, matching
 from polyclinic.tensors import observed_only as completion
 from polyclinic.tensors.kernels import mttkrp as kernels
-from polyclinic.tensors.kernels import reference as oracle
 
 
 def small(seed: int = 0, shape: tuple[int, ...] = (20, 6, 5), entries: int = 150) -> SparseTensor:

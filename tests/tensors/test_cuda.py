@@ -5,10 +5,10 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import reference_kernels as oracle
 
 from polyclinic.tensors.als_sweep import Processor, sweep
 from polyclinic.tensors.kernels import cuda
-from polyclinic.tensors.kernels import reference as oracle
 from polyclinic.tensors.kernels.em import UNIT, stacked_rows
 from polyclinic.tensors.sparse import SparseTensor
 

@@ -5,9 +5,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests import reference_kernels as oracle
 
 from polyclinic.tensors.kernels import em as em_kernels
-from polyclinic.tensors.kernels import reference as oracle
 
 
 @pytest.mark.parametrize(("rank", "modes"), [(1, 2), (5, 2), (8, 1), (13, 3), (20, 2)])

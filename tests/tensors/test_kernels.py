@@ -11,11 +11,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from tests import reference_kernels as oracle
 
 from polyclinic.tensors import SparseTensor, cp
 from polyclinic.tensors.kernels import hals, sgd
 from polyclinic.tensors.kernels import mttkrp as kernels
-from polyclinic.tensors.kernels import reference as oracle
 from polyclinic.tensors.simd import prefetch as ahead
 
 SHAPES = [(30, 7), (30, 7, 9), (30, 4, 5, 6), (12, 3, 4, 2, 3)]

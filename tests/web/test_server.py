@@ -173,6 +173,8 @@ def test_a_growing_and_broken_progress_file_is_read_as_far_as_it_is_whole(tmp_pa
 )
 def test_study_between_hosts_says_itself_how_it_stands(tmp_path: Path, said: str, shown: str) -> None:
     """The coordinator's run folder has a status of its own; the page does not guess from the age of files."""
-    (tmp_path / "study.json").write_text(json.dumps({"study": {"study": {"name": "icu"}}, "sites": ["north"]}))
+    (tmp_path / "study.json").write_text(
+        json.dumps({"format": 1, "study": {"study": {"name": "icu"}}, "sites": ["north"]})
+    )
     (tmp_path / "status.json").write_text(json.dumps({"state": said}))
     assert PageWatch(tmp_path).brief()["state"] == shown

@@ -13,8 +13,9 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.methods.similarity.metric import Centre, SimilarityMetric, canonical, spread
+from polyclinic.methods.similarity.metric import SimilarityMetric, canonical, spread
 from polyclinic.methods.similarity.pairs import LabelPairs, ListedPairs, Pairs, pair_loss
+from polyclinic.methods.similarity.params import Centre
 from polyclinic.util.threads import one_thread
 
 __all__ = ["GMML", "ITML", "LMNN", "Cosine", "Euclidean", "LowRank"]

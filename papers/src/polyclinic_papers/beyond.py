@@ -8,14 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.analysis.simulated.heldout import CountModel, completion, marginal_model, structure_kept
 from polyclinic.analysis.simulated.prediction import predict, random_factors_auc
 from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.datasets import Truth, load_diabetes130, load_mimic3_demo, load_synpuf, planted_counts
 from polyclinic.errors import DataError, Divergence
-from polyclinic.methods.dpem.method import DPEM
-from polyclinic.methods.dpfact import DPFact
-from polyclinic.methods.localtf import LocalTF
+from polyclinic.methods.estimators.phenotypes import DPEM, DPFact, LocalTF
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Sites, pooled
@@ -23,6 +20,7 @@ from polyclinic.tensors.matching import factor_match_score, match
 from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.dpfact import LITERAL
 from polyclinic_papers.experiment import Lab, Result
+from polyclinic_papers.heldout import CountModel, completion, marginal_model, structure_kept
 from polyclinic_papers.interval import Interval, interval, mean_sd
 
 __all__ = ["epsilon", "real", "sums"]

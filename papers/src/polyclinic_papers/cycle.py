@@ -22,8 +22,7 @@ import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
 from polyclinic.aggregation.decentralised import graph
-from polyclinic.aggregation.fixed_point import FixedPoint, Words
-from polyclinic.aggregation.prg import stream
+from polyclinic.aggregation.fixed_point import FixedPoint, Words, stream
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.vector import flatten, only_added, unflatten
 from polyclinic.errors import ConfigError, MessageRefused

@@ -9,10 +9,7 @@ import numpy as np
 
 from polyclinic.datasets import split
 from polyclinic.errors import PolyclinicError
-from polyclinic.methods.dpfact import DPFact
-from polyclinic.methods.localtf import LocalTF
-from polyclinic.methods.sumals import SumALS
-from polyclinic.methods.trip import TRIP
+from polyclinic.methods.estimators.phenotypes import TRIP, DPFact, LocalTF, SumALS
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.records.sites.site import Site, Sites, pooled
 from polyclinic_papers.claims import judge

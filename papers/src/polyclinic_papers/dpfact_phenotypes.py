@@ -8,7 +8,7 @@ from typing import Any, Final
 import numpy as np
 
 from polyclinic.analysis.simulated.association import logistic
-from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.estimators.phenotypes import DPFact
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp

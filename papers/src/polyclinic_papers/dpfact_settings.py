@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.errors import PolyclinicError
-from polyclinic.methods.dpfact import DPFact
+from polyclinic.methods.estimators.phenotypes import DPFact
 from polyclinic.methods.rounds.local_pass import open_factors
 from polyclinic.methods.starts.random import start
 from polyclinic.privacy.accounting.budget import Privacy

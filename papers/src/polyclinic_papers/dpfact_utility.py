@@ -11,8 +11,7 @@ from polyclinic.analysis.simulated.prediction import outcome_auc, predict, rando
 from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.errors import PolyclinicError
 from polyclinic.methods.central.als import CPALS
-from polyclinic.methods.dpfact import DPFact
-from polyclinic.methods.trip import TRIP
+from polyclinic.methods.estimators.phenotypes import TRIP, DPFact
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.protocol.loop import Simulation
 from polyclinic.tensors import cp

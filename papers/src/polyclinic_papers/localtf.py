@@ -11,10 +11,7 @@ from polyclinic.analysis.simulated.prediction import outcome_auc, random_factors
 from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.datasets import planted_four_mode
 from polyclinic.methods.central.als import CPALS
-from polyclinic.methods.dpfact import DPFact
-from polyclinic.methods.localtf import LocalTF
-from polyclinic.methods.sumals import SumALS
-from polyclinic.methods.trip import TRIP
+from polyclinic.methods.estimators.phenotypes import TRIP, DPFact, LocalTF, SumALS
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort

@@ -6,10 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.methods.dpfact import DPFact
-from polyclinic.methods.localtf import DistributedSGD, LocalTF
-from polyclinic.methods.sumals import SumALS
-from polyclinic.methods.trip import TRIP
+from polyclinic.methods.estimators.phenotypes import TRIP, DistributedSGD, DPFact, LocalTF, SumALS
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import TITLES, cohort

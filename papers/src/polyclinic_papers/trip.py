@@ -12,8 +12,7 @@ import numpy as np
 from polyclinic.alignment.ecdh_ring import ring
 from polyclinic.datasets import icu_network, skewed_counts, split
 from polyclinic.methods.central.als import CPALS
-from polyclinic.methods.local_model import LocalModel
-from polyclinic.methods.trip import TRIP
+from polyclinic.methods.estimators.phenotypes import TRIP, LocalModel
 from polyclinic.records.sites.site import Site, Sites, pooled
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic_papers.claims import judge

@@ -10,7 +10,7 @@ import numpy as np
 from polyclinic.alignment.ecdh_ring import ring
 from polyclinic.datasets import icu_network
 from polyclinic.methods.central.als import CPALS
-from polyclinic.methods.trip import TRIP
+from polyclinic.methods.estimators.phenotypes import TRIP
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.matching import cosines

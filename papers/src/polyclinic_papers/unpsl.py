@@ -17,12 +17,12 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import Divergence
 from polyclinic.methods.similarity.federated import ConsensusUnPSL
-from polyclinic.methods.similarity.selection.folds import best_of
-from polyclinic.methods.similarity.selection.knn import halves, knn_predict, scores, standard_error
+from polyclinic.methods.similarity.selection.folds import knn_predict
 from polyclinic.methods.similarity.selection.unpsl_cv import UnPSLCV
 from polyclinic.methods.similarity.unpsl import UnPSL
 from polyclinic.records.sites.site import Site
 from polyclinic_papers.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
+from polyclinic_papers.knn import best_of, halves, scores, standard_error
 from polyclinic_papers.planted_similarity import unpsl_synthetic
 from polyclinic_papers.samples import load_colon, load_leukemia, load_parkinsons
 

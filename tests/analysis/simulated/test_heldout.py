@@ -6,7 +6,10 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.simulated.heldout import (
+from polyclinic.analysis.simulated.prediction import split
+from polyclinic.errors import DataError
+from polyclinic.records.sites.site import pooled
+from polyclinic_papers.heldout import (
     CountModel,
     code_completion,
     completion,
@@ -15,9 +18,6 @@ from polyclinic.analysis.simulated.heldout import (
     marginal_model,
     structure_kept,
 )
-from polyclinic.analysis.simulated.prediction import split
-from polyclinic.errors import DataError
-from polyclinic.records.sites.site import pooled
 
 
 @pytest.fixture(scope="module")

@@ -175,7 +175,12 @@ def private_error(seed: int, answers: int) -> float:
         n_components=3, kinds=kinds, bounds={"visits": (0, 20), "crp": (-12, 12), "age": (-12, 12)}, seed=seed,
         aggregation="masked", privacy=pc.Privacy(epsilon=2, delta=1e-6),
     ).fit(sites)  # fmt: skip
-    assert m.privacy_.guarantee == "formal" and m.privacy_.epsilon <= 2 * 1.001 and m.privacy_.adjacency == "patient"
+    assert (
+        m.privacy_.guarantee == "formal"
+        and m.privacy_.epsilon is not None
+        and m.privacy_.epsilon <= 2 * 1.001
+        and m.privacy_.adjacency == "patient"
+    )
     p, n = m.profiles_, 3 * answers
     found = np.hstack([p[:, :n], p[:, n : n + 1] / 20, p[:, [n + 1, n + 3]] / 24])
     return min(float(np.abs(found[list(o)] - planted).max()) for o in permutations(range(3)))

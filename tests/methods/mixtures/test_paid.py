@@ -89,7 +89,7 @@ def test_epsilon_2_is_within_a_tenth_of_a_nat_of_no_privacy() -> None:
     assert abs(gap) < 0.1  # a reference that is worse would be a bad start of ours
     assert m.privacy_.guarantee == "formal"
     assert m.privacy_.adjacency == "patient"
-    assert m.privacy_.epsilon <= 2.0
+    assert m.privacy_.epsilon is not None and m.privacy_.epsilon <= 2.0
     assert not m.privacy_.reasons
     # what was not paid for is not there
     assert m.lower_bound_ is None
@@ -154,4 +154,6 @@ def test_consensus_without_a_coordinator_is_formal_too() -> None:
         n_components=3, radius=10.0, paid_rounds=2, aggregation="subspace", privacy=pc.Privacy(epsilon=2.0)
     ).fit(sites)
     assert m.privacy_.guarantee == "formal"
-    assert m.privacy_.epsilon <= 2.0 * (1 + 1e-3)  # the masks' leak is charged as well
+    assert m.privacy_.epsilon is not None and m.privacy_.epsilon <= 2.0 * (
+        1 + 1e-3
+    )  # the masks' leak is charged as well

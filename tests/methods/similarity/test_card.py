@@ -38,10 +38,10 @@ def compare(xp: Any, case: Any) -> None:
 
 
 @pytest.mark.parametrize("case", CASES)
-@pytest.mark.parametrize("least", [card.LEAST, 37])
+@pytest.mark.parametrize("least", [card.LEAST_PANEL, 37])
 def test_panels_give_the_loss_and_gradient_of_all_pairs(monkeypatch: pytest.MonkeyPatch, case: Any, least: Any) -> None:
-    monkeypatch.setattr(card, "LEAST", least)
-    monkeypatch.setattr(card, "CELLS", 1)  # several panels
+    monkeypatch.setattr(card, "LEAST_PANEL", least)
+    monkeypatch.setattr(card, "PANEL_PAIRS", 1)  # several panels
     compare(np, case)
 
 

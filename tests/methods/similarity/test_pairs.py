@@ -55,14 +55,14 @@ def test_tiles_and_listed_pairs_give_the_same_loss_and_gradient(
     whole = pair_loss(A, LabelPairs.of(y, groups=g), 1.0, distance=distance)
     monkeypatch.setattr(module, "TILE", 7)
     tiled = pair_loss(A, LabelPairs.of(y, groups=g), 1.0, distance=distance)
-    monkeypatch.setattr(module, "PURE", 1)  # as with many classes: tiles of mixed pairs
+    monkeypatch.setattr(module, "PURE_CLASSES", 1)  # as with many classes: tiles of mixed pairs
     mixed = pair_loss(A, LabelPairs.of(y, groups=g), 1.0, distance=distance)
     i, j = np.triu_indices(53, 1)
     keep = g[i] == g[j]
     sign = np.where(y[i] == y[j], 1, -1)[keep]
     judged = ListedPairs.of(np.column_stack([i, j])[keep], sign, patients=53)
     listed = pair_loss(A, judged, 1.0, distance=distance)
-    monkeypatch.setattr(module, "DENSE", 0)
+    monkeypatch.setattr(module, "DENSE_PATIENTS", 0)
     sparse = pair_loss(A, judged, 1.0, distance=distance)
     for other in (tiled, mixed, listed, sparse):
         assert other[0] == pytest.approx(whole[0], rel=1e-12)

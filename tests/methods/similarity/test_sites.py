@@ -247,7 +247,7 @@ def test_masked_sums_lose_no_feature_for_its_unit(scale: list[float]) -> None:
 
 
 def test_an_unknown_option_is_named_with_the_known_ones() -> None:
-    with pytest.raises(ConfigError, match="perhaps 'rounds'"):
+    with pytest.raises(ConfigError, match="did you mean 'rounds'"):
         UnPSL().fit_sites(hospitals(), round=3)
 
 

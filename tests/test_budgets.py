@@ -1,0 +1,43 @@
+"""The code stays small and readable: the figures of ``benchmarks/budgets.py`` have limits, and a limit may only fall."""
+
+from __future__ import annotations
+
+import runpy
+import sys
+from pathlib import Path
+from typing import Final
+
+import pytest
+
+ROOT: Final = Path(__file__).resolve().parent.parent
+LIMITS: Final = {
+    "code lines": 50_500,
+    "code lines of the core": 38_500,
+    "files in a folder": 15,
+    "functions above complexity 15": 158,
+    "functions above complexity 10": 348,
+    "methods above complexity 15": 0,
+    "methods above complexity 10": 30,
+    "functions above 12 parameters": 0,
+    "import cycles between subjects": 0,
+    "constants without a page": 40,
+    "vague names, percent of assignments": 10.0,
+    "references outside the repository": 0,
+}
+
+
+@pytest.fixture(scope="module")
+def figures() -> dict[str, float]:
+    sys.path.insert(0, str(ROOT / "benchmarks"))
+    try:
+        measured: dict[str, float] = runpy.run_path(str(ROOT / "benchmarks" / "budgets.py"))["table"]()
+    finally:
+        sys.path.remove(str(ROOT / "benchmarks"))
+    for figure, value in measured.items():
+        print(f"{figure:40} {value:>10,} of {LIMITS.get(figure, 'no limit')}")
+    return measured
+
+
+@pytest.mark.parametrize("figure", LIMITS)
+def test_the_code_stays_within_its_budget(figures: dict[str, float], figure: str) -> None:
+    assert figures[figure] <= LIMITS[figure], f"{figure}: python benchmarks/budgets.py FOLDER lists the places"
