@@ -27,10 +27,6 @@ KEYS = {  # read by the engine between hospitals, which has no model for its key
         "Longest list of codes, as padded to the next power of two, that is sent or helped on in an alignment by the ring.",
         "`65536`",
     ),
-    "allow_shown": (
-        'Whether studies with `lost = "show"` may run: they go on without a lost site, whose part can then be computed.',
-        "`false`",
-    ),
     "max_numbers": ("A study that asks for more numbers in one release, or for a larger model, is refused here.", "`4194304`"),
     "max_disk_mb": ("A study whose files take more is refused here, and they are removed.", "none"),
     "max_rounds": ("A study of more rounds is refused here.", "`100000`"),

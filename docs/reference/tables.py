@@ -24,7 +24,7 @@ def reference() -> str:
         "Generated from the report itself (`python docs/reference/tables.py`). A [section of your own](../howto/new-section.md) reads them by",
         'name: `tables["codes"]` is a `polyclinic.util.table.Table` (a sequence of rows; `table["code"]` is a column,',
         "`table.where(phenotype=1)` a part of it), or None where a run has no such table. `polyclinic report RUN --export` writes the same tables",
-        "as CSV and Parquet. Counts of 1 to 10 patients are in none of them.",
+        "as CSV. Counts of 1 to 10 patients are in none of them.",
         "",
         "| table | columns | what it holds |",
         "|---|---|---|",
