@@ -23,8 +23,8 @@ from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.report.html import write_report
 from polyclinic.studies.registry import make
-from polyclinic.studies.run_folder import RunFolder
-from polyclinic.studies.simulate import run_study, write_counts, write_outcome
+from polyclinic.studies.run_folder import Run, RunFolder
+from polyclinic.studies.simulate import run_study, write_counts
 
 pytestmark = pytest.mark.e2e
 
@@ -69,7 +69,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     model = pc.LocalTF(rank=50, rounds=2, seed=0).fit(sites)
     folder = RunFolder.create(tmp_path_factory.mktemp("large") / "run")
     folder.write_json(folder.study, {"study": study.to_json(), "sites": [s.name for s in sites], "versions": {}})
-    write_outcome(model, sites, folder)
+    Run.write(folder, model, sites)
     write_counts(model, sites, folder, study)
     folder.write_json(folder.metrics, {"fit": model.quality(sites)["fit"], "rounds": 2, "bytes_up": 1, "bytes_down": 1})
     value = json.loads((folder.path / "outcome.json").read_text())

@@ -88,7 +88,7 @@ def test_a_second_exact_order_without_one_site_is_refused(world: World) -> None:
     order = world.order("second", EXACT.format("masked"))
     charges = {n: len(ledger_of(s.node).charges()) for n, s in world.sites.items()}
     refused(Halves(world, without(world, order, "west")))
-    refused(Halves(world, without(world, order, "west", id="other-words", quorum=order.quorum)))
+    refused(Halves(world, without(world, order, "west", id="other-words")))
     assert charges == {n: len(ledger_of(s.node).charges()) for n, s in world.sites.items()}  # nothing left
 
 

@@ -17,8 +17,8 @@ from polyclinic.config import Study
 from polyclinic.errors import ConfigError
 from polyclinic.report.contents import RunContents
 from polyclinic.report.html import render, write_report
-from polyclinic.studies.run_folder import RunFolder
-from polyclinic.studies.simulate import write_counts, write_outcome
+from polyclinic.studies.run_folder import Run, RunFolder
+from polyclinic.studies.simulate import write_counts
 
 HOSTILE = (
     "<script>alert(1)</script>",
@@ -241,7 +241,7 @@ def test_fifty_phenotypes_and_six_sites_stay_small(tmp_path: Path) -> None:
     folder = RunFolder.create(tmp_path / "large")
     study = Study.parse({"study": {"name": "large"}, "data": {"dataset": "icu_network"}, "method": {"name": "cpals"}})
     folder.write_json(folder.study, {"study": study.to_json(), "sites": [s.name for s in sites], "versions": {}})
-    write_outcome(model, sites, folder)
+    Run.write(folder, model, sites)
     write_counts(model, sites, folder, study)
     folder.write_json(folder.metrics, {"fit": 0.2, "rounds": 2})
     assert write_report(folder).stat().st_size < 1.5e6
@@ -259,7 +259,7 @@ def test_report_of_a_mixture(tmp_path: Path, rng: np.random.Generator) -> None:
     )
     folder = RunFolder.create(tmp_path / "mixture")
     folder.write_json(folder.study, {"study": study.to_json(), "sites": ["a", "b"], "versions": {}})
-    write_outcome(model, sites, folder)
+    Run.write(folder, model, sites)
     write_counts(model, sites, folder, study)
     folder.write_json(folder.metrics, {"log_likelihood": model.log_likelihood_, "bic": model.bic_, "rounds": 3})
     page = _parsed(write_report(folder).read_text(encoding="utf-8"))
@@ -278,7 +278,7 @@ def test_a_group_of_few_patients_is_not_described(tmp_path: Path, rng: np.random
     study = Study.parse({"study": {"name": "few"}, "method": {"name": "gaussianmixture", "aggregation": "plain"}})
     folder = RunFolder.create(tmp_path / "run")
     folder.write_json(folder.study, {"study": study.to_json(), "sites": ["a", "b"], "versions": {}})
-    write_outcome(model, sites, folder)
+    Run.write(folder, model, sites)
     write_counts(model, sites, folder, study)
     folder.write_json(folder.metrics, {"rounds": 3})
     text = _parsed(render(RunContents.read(folder))).text
@@ -301,7 +301,7 @@ def test_report_of_a_similarity(tmp_path: Path, rng: np.random.Generator) -> Non
     study = Study.parse({"study": {"name": "alike"}, "method": {"name": "unpsl", "aggregation": "plain"}})
     folder = RunFolder.create(tmp_path / "similarity")
     folder.write_json(folder.study, {"study": study.to_json(), "sites": ["a", "b", "c"], "versions": {}})
-    write_outcome(model, sites, folder)
+    Run.write(folder, model, sites)
     folder.write_json(folder.metrics, {"rounds": 8})
     run = RunContents.read(folder)
     assert run.kind == "similarity"

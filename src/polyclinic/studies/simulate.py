@@ -42,7 +42,7 @@ from polyclinic.studies.run_folder import Run, RunFolder
 from polyclinic.tensors.matching import factor_match_score
 from polyclinic.tensors.weighting import heaviest_share, weighted
 
-__all__ = ["gathered", "run_study", "sites_of", "write_counts", "write_outcome"]
+__all__ = ["gathered", "run_study", "sites_of", "write_counts"]
 
 SMALL = MINIMUM  # patients of a site, where no policy says otherwise: of fewer nothing could be shown
 
@@ -132,7 +132,7 @@ def run_study(
     if isinstance(value, Phenotypes) and exact:  # `adapt` compares a new hospital with these
         quality = {k: float(v) for k, v in figures.items() if k in ("fit", "rmse_full") and v is not None}
         model.result_ = value.with_origin(figures=quality)
-    write_outcome(model, who.sites, folder)
+    Run.write(folder, model, who.sites)
     if exact:
         counted = write_counts(model, who.sites, folder, study, held)
         if counted is not None and counted.kept:
@@ -333,11 +333,6 @@ def _run_id(folder: RunFolder) -> str:
     if not file.exists():
         file.write_text(token_hex(16))
     return file.read_text().strip()
-
-
-def write_outcome(model: Configured, sites: Sequence[Site], folder: RunFolder) -> None:
-    """The model, and apart and for their owners only, each site's memberships: :meth:`polyclinic.studies.run_folder.Run.write`."""
-    Run.write(folder, model, sites)
 
 
 def _in_process(payer: BudgetHolder) -> BudgetHolder:

@@ -129,14 +129,10 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> 
 
     Parameters
     ----------
-    codes
-        Distinct codes of one kind.
     rule
         ``to``: ``as-is``; ``normal`` (one spelling); ``rubric`` (three characters, ICD-9 procedures two); ``icd9`` or
         ``icd10`` (CMS equivalence maps); ``ccs`` (ICD-10 by way of ICD-9); ``ccsr`` (ICD-9 by way of ICD-10);
         ``chapter``; ``block`` (ICD-10); ``path:2`` (first two parts of a code written ``a|b|c``, or with ``/`` or ``>``); or a CSV file ``code,group[,name]`` such as a phecode map.
-    folder
-        Where a relative map file lies.
 
     Examples
     --------

@@ -96,7 +96,9 @@ def from_frame(
     _tell_missing(codes, visit is not None)
 
     axes = _axes(codes, _words(names or {}, modes))
-    visits = None if visit is None else _visits(column_of(frame, visit).keys())
+    visits = None if visit is None else column_of(frame, visit).keys()
+    if visits is not None and (missing := int(visits.missing.sum())):
+        raise DataError(f"{visits.name}: {missing} rows have no visit", hint="give every row its visit")
     if time is not None:
         position = visit_positions(patients.index, column_of(frame, time), None if visits is None else visits.index)
         longest = int(position.max(initial=0)) + 1
@@ -330,15 +332,6 @@ def _axes(codes: Sequence[KeyColumns], words: Mapping[str, Mapping[str, str]]) -
         Axis(c.name, c.labels, tuple(words[c.name].get(x, x) for x in c.labels) if c.name in words else None)
         for c in codes
     ]
-
-
-def _visits(visits: KeyColumns) -> KeyColumns:
-    """Return the visits, and refuse rows without one."""
-    if visits.missing.any():
-        raise DataError(
-            f"{visits.name}: {int(visits.missing.sum())} rows have no visit", hint="give every row its visit"
-        )
-    return visits
 
 
 def _cells(
