@@ -7,6 +7,7 @@ from polyclinic.datasets.courses import planted_courses
 from polyclinic.datasets.icu import icu_network
 from polyclinic.datasets.open_data import load_aminoacid, open_data
 from polyclinic.datasets.planted import planted_counts, planted_four_mode
+from polyclinic.datasets.repeated import repeated_records
 from polyclinic.datasets.split import split
 from polyclinic.datasets.truth import Truth, expected_auc
 from polyclinic.datasets.workload import skewed_counts
@@ -23,6 +24,7 @@ __all__ = [
     "planted_counts",
     "planted_courses",
     "planted_four_mode",
+    "repeated_records",
     "skewed_counts",
     "split",
 ]
