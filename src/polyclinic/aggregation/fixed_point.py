@@ -26,8 +26,6 @@ from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.privacy.release import Array
 from polyclinic.protocol.interfaces import Step
 
-__all__ = ["BITS", "LIMB", "LIMBS", "FixedPoint", "Words", "join", "split", "stream"]
-
 BITS = 59  # of the largest possible sum
 LIMB = 21  # bits; three limbs hold the 63 bits of a whole number
 LIMBS = 3

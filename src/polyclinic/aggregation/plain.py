@@ -14,8 +14,6 @@ from polyclinic.privacy.facts import PLAIN
 from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts, Contribution, Message, Roster, Step, Total
 from polyclinic.protocol.wire.integer_width import narrow, widen, width
 
-__all__ = ["Collector", "Plain", "Sender", "contribution_of"]
-
 
 class Plain(Aggregator):
     """The coordinator adds contributions in order of the sites' names, so the result does not depend on arrival."""

@@ -19,8 +19,6 @@ from dataclasses import dataclass
 
 from polyclinic.errors import MessageRefused
 
-__all__ = ["Promise", "Promises"]
-
 
 @dataclass(frozen=True)
 class Promise:

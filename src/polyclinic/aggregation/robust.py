@@ -20,18 +20,6 @@ from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.privacy.release import Array
 from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts, Contribution, Message, Roster, Step, Total
 
-__all__ = [
-    "Bounded",
-    "Geometric",
-    "Krum",
-    "Median",
-    "MultiKrum",
-    "Robust",
-    "Trimmed",
-    "WaryCollector",
-    "geometric_median",
-]
-
 
 def _facts(name: str) -> AggregatorFacts:
     looks = f"each site's contribution, {{values}} (rule {name!r} must look: no secure sum, full noise at every site)"

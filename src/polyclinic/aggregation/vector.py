@@ -11,8 +11,6 @@ from polyclinic.privacy.release import Array
 from polyclinic.protocol.interfaces import Contribution, Step, Total
 from polyclinic.tensors.simd.scan import largest
 
-__all__ = ["flatten", "limits", "only_added", "unflatten"]
-
 
 def only_added(step: Step, name: str) -> None:
     """Refuse a step that shows each site's part: this sum can only add."""

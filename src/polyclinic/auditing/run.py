@@ -23,8 +23,6 @@ from polyclinic.records.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Insider", "audit"]
-
 SITE = "audited"
 INSIDER = "insider"
 

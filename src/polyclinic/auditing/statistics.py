@@ -23,8 +23,6 @@ from scipy.stats import binom
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.release import Adjacency
 
-__all__ = ["Audit", "judge", "mu_estimate", "one_run_epsilon", "one_run_p_value"]
-
 GUESSES: Final = (1.0, 0.7, 0.5, 0.35, 0.25, 0.12, 0.06, 0.03)  # parts of the canaries that are guessed
 WIDE: Final = 3.5  # standard errors: a false alarm in 4,000 audits
 

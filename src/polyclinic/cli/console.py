@@ -17,8 +17,6 @@ from rich.segment import Segment
 from polyclinic.protocol.outcome import Progress as Event
 from polyclinic.safe_text import without_controls
 
-__all__ = ["busy", "console", "figure_of", "follow", "say_json"]
-
 
 class Spelled:
     """Something printed whose text cannot steer the terminal: names of codes and models are somebody else's words."""

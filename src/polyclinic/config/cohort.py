@@ -11,9 +11,6 @@ from pydantic import Field, model_validator
 
 from polyclinic.config.toml import TomlSection
 
-__all__ = ["CohortRule", "ExcludeRule", "TimeRule", "VisitRule", "bin_label"]
-
-
 BINS: Final = 12  # of one width, where only the width is given
 
 

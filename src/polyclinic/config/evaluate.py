@@ -9,8 +9,6 @@ from pydantic import Field, model_validator
 from polyclinic.config.sections import hours
 from polyclinic.config.toml import TomlSection
 
-__all__ = ["EvaluateRule", "PeopleRule", "SurvivalRule"]
-
 Act = Literal["carriers", "people", "outcome", "survival", "completion", "replicate"]
 
 

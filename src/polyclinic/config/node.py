@@ -14,8 +14,6 @@ from polyclinic.config.source import Source
 from polyclinic.config.toml import NAME, TomlFile, TomlSection
 from polyclinic.errors import ConfigError
 
-__all__ = ["Node", "SiteIdentity", "secret"]
-
 
 class SiteIdentity(TomlSection):
     """``[site]``: who this hospital is, and the one folder where everything about it is kept."""

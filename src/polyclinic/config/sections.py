@@ -9,8 +9,6 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, model_validat
 
 from polyclinic.config.toml import NAME, TomlSection
 
-__all__ = ["CodeRule", "FeatureRule", "LabelRule", "MethodRule", "PrivacyAsked", "StudyRule", "TensorRule", "hours"]
-
 
 def hours(window: str) -> float | None:
     """The width of a time window in hours, or None for ``visit``, ``day`` and ``patient``.

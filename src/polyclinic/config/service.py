@@ -6,8 +6,6 @@ from pydantic import Field, field_validator
 
 from polyclinic.config.toml import TomlSection
 
-__all__ = ["CourierRule", "MonitorRule", "address"]
-
 
 def address(listen: str) -> tuple[str, int]:
     """Host and port of a ``listen`` setting.

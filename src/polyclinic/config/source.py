@@ -9,8 +9,6 @@ from pydantic import ConfigDict, Field, field_validator, model_validator
 from polyclinic.config.toml import TomlSection
 from polyclinic.plugins import did_you_mean, plugged
 
-__all__ = ["BUILT_IN", "Source", "SourceKind", "WideKind"]
-
 SourceKind = Literal["files", "omop", "mimic3", "mimic4", "eicu", "synpuf", "fhir", "meds", "matrix"]
 
 BUILT_IN: Final[tuple[str, ...]] = get_args(SourceKind)

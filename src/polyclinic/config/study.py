@@ -16,8 +16,6 @@ from polyclinic.config.toml import NAME, TomlFile, TomlSection
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean, next_door, plugged
 
-__all__ = ["GENERATORS", "Generated", "SiteEntry", "Split", "Study"]
-
 CENTRAL: Final = frozenset({"cpals", "cpsgd"})  # methods that see the union: nothing is aggregated
 GENERATORS: Final = ("icu_network", "planted_counts", "planted_four_mode")  # of polyclinic.datasets, for [data]
 

@@ -14,8 +14,6 @@ from pydantic import BaseModel, ConfigDict, PrivateAttr, ValidationError
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean
 
-__all__ = ["NAME", "TomlFile", "TomlSection", "section_in"]
-
 NAME: Final = r"^[A-Za-z0-9][A-Za-z0-9 ._-]{0,63}$"
 
 

@@ -20,8 +20,6 @@ from polyclinic.tensors.sparse import SparseTensor
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection
 
-__all__ = ["load_diabetes130", "load_mimic3_demo", "load_synpuf"]
-
 MEDICATIONS: Final = (
     *("metformin", "repaglinide", "nateglinide", "chlorpropamide", "glimepiride", "acetohexamide", "glipizide"),
     *("glyburide", "tolbutamide", "pioglitazone", "rosiglitazone", "acarbose", "miglitol", "troglitazone"),

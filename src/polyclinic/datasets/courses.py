@@ -14,8 +14,6 @@ from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["PlantedCourses", "planted_courses"]
-
 Matrix = NDArray[np.float64]
 SHAPES: Final[tuple[Callable[[Matrix], Matrix], ...]] = (
     lambda u: np.exp(-3 * u),  # passes

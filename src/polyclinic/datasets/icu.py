@@ -20,8 +20,6 @@ from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["ICU_SHARES", "icu_network"]
-
 ICU_SHARES: Final[Mapping[str, float]] = {
     "TSICU": 0.11,
     "SICU": 0.15,

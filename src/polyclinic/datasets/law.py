@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from polyclinic.datasets.truth import expected_auc
 
-__all__ = ["draw_events", "draw_outcome", "unit_columns"]
-
 Matrix = NDArray[np.float64]
 
 

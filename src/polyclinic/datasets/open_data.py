@@ -13,8 +13,6 @@ from polyclinic.errors import DataError
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["OPEN_DATA", "find", "load_aminoacid", "open_data"]
-
 OPEN_DATA: Final = (
     "aminoacid",
     "cms_desynpuf",

@@ -16,8 +16,6 @@ from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["planted_counts", "planted_four_mode"]
-
 SPREAD: Final = (
     0.63  # log-normal spread of a patient's number of events: the busiest of 20,000 has ten times the median
 )

@@ -12,8 +12,6 @@ from polyclinic.datasets.truth import Truth
 from polyclinic.errors import ConfigError
 from polyclinic.records.sites.site import Site, Sites, pooled, truth_of
 
-__all__ = ["split"]
-
 
 def split(
     sites: Site | Sequence[Site],

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["Truth", "expected_auc"]
-
 Matrix = NDArray[np.float64]
 
 

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["skewed_counts"]
-
 PHENOTYPES = 10
 PER_PATIENT = 3
 BLOCK = 4_000_000  # events drawn at a time

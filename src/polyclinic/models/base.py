@@ -22,8 +22,6 @@ from polyclinic.util.table import Table
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Array", "StoredArrays", "Unseen", "Value", "frozen"]
-
 Array = NDArray[np.float64]
 StoredArrays = Mapping[str, NDArray[Any]]  # as a file holds them: each kind checks what it takes
 Unseen = Literal["error", "drop"]

@@ -17,8 +17,6 @@ from polyclinic.util.table import Table
 if TYPE_CHECKING:
     from polyclinic.models.file import Learned
 
-__all__ = ["Difference", "compare", "differences"]
-
 
 @dataclass(frozen=True, eq=False)
 class Difference:

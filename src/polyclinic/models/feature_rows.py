@@ -11,8 +11,6 @@ from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.models.base import Array, Unseen
 from polyclinic.records.sites.site import Site
 
-__all__ = ["records_of"]
-
 
 def records_of(data: object, columns: tuple[str, ...] | None, width: int, unseen: Unseen = "error") -> Array:
     """(patients, d) records in the model's order of columns.

@@ -38,8 +38,6 @@ if TYPE_CHECKING:
 
     Learned: TypeAlias = Phenotypes | Groups | Similarity | Moments | Classes  # what comes with polyclinic
 
-__all__ = ["FORMAT", "VERSION", "class_of", "kinds", "load", "pack", "save", "unpack"]
-
 FORMAT: Final = "polyclinic.model"
 VERSION: Final = 1
 LIMIT: Final = 2**31  # bytes of a file

@@ -15,8 +15,6 @@ from polyclinic.tensors.axis import Axis
 if TYPE_CHECKING:
     from polyclinic.models.base import Value
 
-__all__ = ["readme", "sensitivity"]
-
 SHOWN = 5
 TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")  # a name that a reader of Markdown would take for HTML
 

@@ -17,8 +17,6 @@ from polyclinic.privacy.card.card import Card
 from polyclinic.safe_text import one_line
 from polyclinic.util.json_types import Json, JsonMap
 
-__all__ = ["Origin", "plain", "versions"]
-
 _version = cache(version)  # reads a file of metadata each time
 TIMED: Final = ("seconds",)  # a clock's figures: two fits of one model differ in nothing else
 

@@ -14,8 +14,6 @@ from polyclinic.models.base import Value
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.signed_head import SignedHead
 
-__all__ = ["Receipt", "receipts"]
-
 
 @dataclass(frozen=True)
 class Receipt:

@@ -15,8 +15,6 @@ from polyclinic.models.origin import Origin
 from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
-__all__ = ["Similarity"]
-
 
 @dataclass(frozen=True, eq=False)
 class Similarity(Value):

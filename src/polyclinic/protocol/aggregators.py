@@ -9,8 +9,6 @@ from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean, locate, next_door, plugged
 from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts
 
-__all__ = ["NAMES", "by_name", "facts_of", "kind_of", "unknown"]
-
 _WHERE = {
     "plain": "plain:Plain",
     "masked": "secure.masked:Masked",

@@ -22,8 +22,6 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["Halved", "OnHalf", "Parallel", "Sequential"]
-
 
 class OnHalf(Method[Params, object, object]):
     """A method on one half of every site's patients."""

@@ -31,8 +31,6 @@ if TYPE_CHECKING:
     from polyclinic.privacy.ledger.entries import Entry
     from polyclinic.protocol.wire.traffic import Traffic
 
-__all__ = ["Configured", "Estimator"]
-
 
 class Configured(Parameterized[P]):
     """Anything that is fitted: results in attributes, scikit-learn's habits, and the model as a value that is saved."""

@@ -39,8 +39,6 @@ from polyclinic.records.sites.site import Site, one_order
 from polyclinic.util.json_types import JsonMap
 from polyclinic.util.threads import one_thread
 
-__all__ = ["RunOptions", "Simulation", "SimulationOptions", "deliver", "roster_for", "run"]
-
 COORDINATOR = "coordinator"
 
 

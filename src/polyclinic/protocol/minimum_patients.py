@@ -38,8 +38,6 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["SUPPORT", "MinimumPatients"]
-
 PATIENTS: Final = 2.0**31  # patients at one site, at most; public
 SUPPORT: Final = "support"
 FACTS: Final = MethodFacts(

@@ -13,8 +13,6 @@ from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.interfaces import Arrays, Release, Schema
 from polyclinic.protocol.wire.traffic import Traffic
 
-__all__ = ["Figures", "History", "Outcome", "Progress"]
-
 Figures = Mapping[str, object]
 History = list[dict[str, Any]]  # a mapping per round: its number, seconds, and the method's figures
 

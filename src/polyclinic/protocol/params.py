@@ -14,8 +14,6 @@ from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean
 from polyclinic.privacy.accounting.budget import Privacy
 
-__all__ = ["Parameterized", "Params", "checked"]
-
 
 class Params(BaseModel):
     """What every federated method has."""

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from polyclinic.records.sites.record_ids import record_names
 from polyclinic.records.sites.site import Site
 
-__all__ = ["halves_of", "names_of"]
-
 
 def names_of(site: Site) -> list[str]:
     """What patients are called in the hash: their id at the source; without ids the site's name and the record itself.

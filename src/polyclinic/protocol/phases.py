@@ -18,8 +18,6 @@ from typing_extensions import TypeVar
 from polyclinic.protocol.interfaces import Contribution, Pri, Step, Total
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Phase", "PhaseDispatch", "Staged"]
-
 
 class Staged(Protocol):
     """A public state that names the phase whose sum comes next."""

@@ -21,8 +21,6 @@ from polyclinic.protocol.wire.integer_width import width
 from polyclinic.protocol.wire.traffic import Traffic
 from polyclinic.util.json_types import JsonMap
 
-__all__ = ["CoordinatorState", "PublicState"]
-
 
 class PublicState:
     """The fold itself: the public state, the number of the next sum and its step, and the chain of sums that led there.

@@ -23,8 +23,6 @@ from polyclinic.tensors.matching import factor_match_score
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["Restarts", "started"]
-
 
 def started(method: Estimator) -> Method:
     """The method with its starts inside; a mixture has them in its protocol already.

@@ -16,8 +16,6 @@ from polyclinic.util.json_types import JsonMap
 if TYPE_CHECKING:
     from polyclinic.node.signed_study import StudyOrder
 
-__all__ = ["common", "fits", "schema_from", "schema_of", "shown"]
-
 
 def schema_of(method: Method, sites: Sequence[Site]) -> Schema:
     """What is public about the sites; refuses, by name, sites that do not speak of the same things."""

@@ -11,8 +11,6 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.simd.scan import largest
 
-__all__ = ["SiteParty"]
-
 
 class SiteParty:
     """One hospital's half of the fold."""

@@ -13,8 +13,6 @@ from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Processor", "Swept", "Workplace", "sweep"]
-
 Matrix = NDArray[np.float64]
 F = TypeVar("F")  # a factor where it is worked on: an array of numpy or of the card
 

@@ -9,8 +9,6 @@ from typing import Any, Literal, cast, get_args
 
 from polyclinic.errors import DataError
 
-__all__ = ["Axis", "Vocabulary"]
-
 Vocabulary = Literal["public", "paid", "data"]
 
 

@@ -9,8 +9,6 @@ from pathlib import Path
 from polyclinic.errors import DataError
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["public_axis", "read_public_axis"]
-
 
 def public_axis(mode: str, text: str, where: str = "list of codes") -> Axis:
     """The axis of a public list: CSV with a column ``code`` and, if there is one, ``name``; codes in order of spelling.

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from polyclinic.tensors.simd.jit import kernel
 
-__all__ = ["eigen", "hals", "inner", "power", "power_of_two", "product", "solve", "transposed_product", "unit"]
-
 Matrix = NDArray[np.float64]
 
 

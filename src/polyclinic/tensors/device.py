@@ -25,21 +25,6 @@ if TYPE_CHECKING:
 
     from polyclinic.tensors.kernels.cuda import DeviceTensor
 
-__all__ = [
-    "Device",
-    "card_of",
-    "memberships",
-    "missing",
-    "mttkrp",
-    "on_card",
-    "pairs_on_card",
-    "records_on_card",
-    "rows_on_card",
-    "unit_statistics",
-    "use_device",
-    "using",
-]
-
 Device = Literal["cpu", "cuda", "auto"]
 Matrix = NDArray[np.float64]
 WORTH: Final = 5_000_000  # nonzeros from which a card is worth its upload

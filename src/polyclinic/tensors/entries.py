@@ -11,8 +11,6 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.errors import DataError
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["check_axes", "check_coords", "check_shape", "check_values", "code_type", "compress", "pointer_type"]
-
 MAX_CODES: Final = 2**31 - 1
 SHOWN: Final = 5  # faulty rows named in an error
 

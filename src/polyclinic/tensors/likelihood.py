@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from polyclinic.tensors.kernels.counts import Likelihood, log_likelihood, place
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["ceiling", "constant_fit", "deviance", "explained", "placed", "same_scale"]
-
 Array = NDArray[np.float64]
 
 

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 
-__all__ = ["Match", "cosines", "factor_match_score", "match"]
-
 Matrix = NDArray[np.float64]
 
 

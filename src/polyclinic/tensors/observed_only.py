@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 from polyclinic.tensors.simd.jit import kernel
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["solve_mode"]
-
 Matrix = NDArray[np.float64]
 BLOCK: Final = 8_000_000  # numbers in one block of systems: 64 MB
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["SKEWED", "Skew", "skew"]
-
 SKEWED: Final = 0.25  # the heaviest hundredth of the patients holds more than this: say so
 BLOCK: Final = 50_000  # patients at a time
 FEW: Final = 3  # a patient with fewer cells says little

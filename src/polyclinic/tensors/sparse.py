@@ -21,8 +21,6 @@ from polyclinic.tensors.entries import (
     pointer_type,
 )
 
-__all__ = ["SparseTensor"]
-
 Array = NDArray[Any]
 
 

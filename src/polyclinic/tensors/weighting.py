@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["heaviest_share", "log_sizes", "saturation_of", "sizes", "weighted"]
-
 Array = NDArray[np.float64]
 
 

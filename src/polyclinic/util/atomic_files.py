@@ -8,8 +8,6 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-__all__ = ["atomic", "locked"]
-
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:

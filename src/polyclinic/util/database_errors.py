@@ -12,8 +12,6 @@ from typing import TYPE_CHECKING, Final
 if TYPE_CHECKING:
     from duckdb import Error
 
-__all__ = ["UNSAID", "advice", "said"]
-
 FILE: Final = re.compile(r"""\b(in|of) file (["']).*?\2""")
 HEAD: Final = re.compile(
     r"Could not convert string|Could not parse string|Failed to cast value|invalid \w+ field format"

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 from polyclinic.errors import ConfigError
 
-__all__ = ["FORMAT", "check_format"]
-
 FORMAT: Final = 1  # version 103ad43 and earlier wrote none
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any, TypeAlias
 
-__all__ = ["Json", "JsonMap", "JsonObject"]
-
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
 JsonObject: TypeAlias = dict[str, Json]
 JsonMap: TypeAlias = Mapping[str, Any]  # as it was read: whoever takes a value out of it checks what it is

@@ -13,8 +13,6 @@ from polyclinic.safe_text import one_line
 if TYPE_CHECKING:
     from pandas import DataFrame
 
-__all__ = ["Table", "spreadsheet_cell"]
-
 
 class Table(Sequence[Mapping[str, Any]]):
     """Rows with named columns. ``table["code"]`` is a column, ``table[0]`` a row, ``table.to_pandas()`` a frame.

@@ -22,8 +22,6 @@ from polyclinic.studies.run_folder import RunFolder
 from polyclinic.web.side_by_side import side_by_side
 from polyclinic.web.watch import PageWatch, find_outboxes, find_runs
 
-__all__ = ["create_app", "is_local"]
-
 STATIC: Final = Path(__file__).parent / "static"
 STYLE: Final = Path(__file__).parent.parent / "report" / "templates" / "style.css"
 FILES: Final = {"page.js": "text/javascript", "page.css": "text/css"}

@@ -9,8 +9,6 @@ from polyclinic.report.contents import RunContents
 from polyclinic.report.words import badge
 from polyclinic.tensors.matching import factor_match_score
 
-__all__ = ["side_by_side"]
-
 FIGURES = ("fit", "rmse_full", "rmse_observed", "auc", "fms_to_truth", "log_likelihood", "bic")
 COSTS = ("rounds", "bytes_up", "bytes_down")
 

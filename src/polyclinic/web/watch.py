@@ -20,8 +20,6 @@ from polyclinic.privacy.gate.outbox import Outbox, Pending
 from polyclinic.privacy.ledger.entries import opened
 from polyclinic.studies.run_folder import RunFolder
 
-__all__ = ["PageWatch", "find_outboxes", "find_runs"]
-
 QUIET: Final = 120.0  # seconds without news after which an unfinished run counts as stopped
 DEPTH: Final = 4
 MESSAGES: Final = 50

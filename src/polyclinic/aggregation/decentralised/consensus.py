@@ -19,8 +19,6 @@ from polyclinic.privacy.release import Array
 from polyclinic.protocol.interfaces import Message, Total
 from polyclinic.protocol.wire.sealed import Channel, Party, SealedMessage, agree, digest, octets
 
-__all__ = ["MaskPlan", "SubspaceNode", "gaussian"]
-
 
 @dataclass(frozen=True)
 class MaskPlan:

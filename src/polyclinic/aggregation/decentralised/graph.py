@@ -11,8 +11,6 @@ import numpy as np
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.release import Array
 
-__all__ = ["Edges", "adjacency", "complete", "connected", "geometric", "given", "neighbours", "ring"]
-
 Edges = frozenset[tuple[str, str]]
 MOST: Final = 10**7  # hosts times edges that are looked at
 

@@ -24,8 +24,6 @@ from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.release import Array, Step
 
-__all__ = ["How", "Masks", "Schedule", "ksg", "leak", "linear_gaussian", "mask_sd", "views"]
-
 MANY: Final = 200  # sites above which the graphs without one of them are not built
 How = Literal["federated", "ideal", "cycle", "subspace"]
 Schedule = Literal["synchronous", "asynchronous"]

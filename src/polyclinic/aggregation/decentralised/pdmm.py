@@ -29,18 +29,6 @@ from polyclinic.privacy.release import Array
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = [
-    "PdmmNode",
-    "activate",
-    "best_constant",
-    "floor_of",
-    "iterations",
-    "random_order",
-    "rate_of",
-    "sign",
-    "synchronous",
-]
-
 MOST = 20_000  # iterations; a graph that needs more is refused
 MANY = 200  # nodes above which a graph is worked on as the sparse matrix that it is
 _UNIT = 1 - 1e-9  # eigenvalues above it belong to sums that never move (Sigma u = Sigma v), not to the error

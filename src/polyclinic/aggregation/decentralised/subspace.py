@@ -52,8 +52,6 @@ from polyclinic.protocol.interfaces import (
 )
 from polyclinic.protocol.wire.sealed import Identity, SealedMessage, digest, introduce
 
-__all__ = ["Subspace"]
-
 GraphName = Literal["auto", "complete", "ring", "geometric"]
 
 

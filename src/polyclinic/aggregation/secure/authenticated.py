@@ -13,8 +13,6 @@ from polyclinic.protocol.interfaces import Message
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import SealedMessage
 
-__all__ = ["AuthenticatedMessage"]
-
 DIGEST = 16  # bytes of the digest under a letter
 SIGNED = ("advertise", "keys", "again")  # letters by which a line is made, or given up
 

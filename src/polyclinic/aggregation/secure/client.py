@@ -29,8 +29,6 @@ from polyclinic.protocol.wire.sealed import Party, agree, octets, parties_digest
 if TYPE_CHECKING:
     from polyclinic.aggregation.secure.masked import Masked
 
-__all__ = ["MaskedSite", "read"]
-
 
 def read(step: Step, share: float, opened: Words, promise: Promise, *, checked: bool = True) -> Total:
     """The total of opened words that are the sum over the list of a promise; refused if the tag says that they are not.

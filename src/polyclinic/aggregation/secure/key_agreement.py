@@ -32,8 +32,6 @@ from polyclinic.aggregation.secure.total_check import TotalTag, group_key
 from polyclinic.errors import MessageRefused
 from polyclinic.protocol.wire.sealed import Channel
 
-__all__ = ["Board", "Session", "keyed", "slots_of"]
-
 COMMIT = 16  # bytes of a commitment: it must not be met by another seed, collisions do not matter
 BASE = 2  # words from which a pairwise mask follows
 FIRST = 10  # slots of a run's first batch: many a fit is over by then

@@ -15,8 +15,6 @@ import numpy as np
 
 from polyclinic.protocol.wire.sealed import SealedMessage, digest, octets
 
-__all__ = ["KeyBroadcast", "from_bits", "introduction", "read_introduction", "to_bits"]
-
 KEY: Final = 32  # bytes of a key
 SIGNATURE: Final = 64  # bytes of its owner's signature
 

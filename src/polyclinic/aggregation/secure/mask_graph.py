@@ -17,8 +17,6 @@ from math import ceil, log
 
 import numpy as np
 
-__all__ = ["MaskGraph", "circle"]
-
 SPARE = 14  # one stretch in a row lost by accident: n (1/3)^(half - c) is below 1e-6 if a third of all sites is lost
 
 

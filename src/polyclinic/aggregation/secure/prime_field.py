@@ -16,20 +16,6 @@ from numpy.typing import NDArray
 
 import polyclinic.tensors.simd.jit  # noqa: F401  (where compiled kernels are kept)
 
-__all__ = [
-    "P",
-    "accumulate",
-    "added",
-    "combine",
-    "evaluate",
-    "lagrange",
-    "multiply",
-    "polynomial",
-    "residues",
-    "weighed",
-    "within",
-]
-
 P: Final = 2**61 - 1
 _P = np.uint64(P)
 _BITS = np.uint64(61)

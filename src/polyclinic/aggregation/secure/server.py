@@ -25,8 +25,6 @@ from polyclinic.protocol.wire.sealed import Party, agree, digest, octets, partie
 if TYPE_CHECKING:
     from polyclinic.aggregation.secure.masked import Masked
 
-__all__ = ["MaskedCoordinator"]
-
 ORDER: Final = ("advertise", "shares", "masked", "signed", "unmask")
 
 

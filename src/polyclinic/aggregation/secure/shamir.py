@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from polyclinic.aggregation.secure.prime_field import P, combine, lagrange, polynomial
 
-__all__ = ["BYTES", "ELEMENTS", "Elements", "complete", "draw", "rebuild", "reduce", "split", "weights"]
-
 ELEMENTS = 3  # numbers of one key
 BYTES = 8 * ELEMENTS  # of a share
 Elements = NDArray[np.uint64]

@@ -16,8 +16,6 @@ from numpy.typing import NDArray
 
 from polyclinic.aggregation.secure.blake2 import BLOCK, LONGEST, MANY, Bytes, Digests, blocks, headed, named
 
-__all__ = ["VOTE", "SurvivorVotes"]
-
 VOTE = 16  # bytes
 PERSON = b"vote"
 

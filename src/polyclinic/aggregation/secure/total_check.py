@@ -34,8 +34,6 @@ from polyclinic.aggregation.fixed_point import BITS, Words
 from polyclinic.aggregation.secure.prime_field import P, added, weighed
 from polyclinic.errors import MessageRefused
 
-__all__ = ["TotalCheck", "TotalTag", "group_key"]
-
 _WIDE: Final = 16  # bytes of the stream for a number mod p
 _TWO: Final = struct.Struct("<QQ")
 

@@ -10,8 +10,6 @@ from polyclinic.alignment.ecdh_ring import ring
 from polyclinic.auditing.attacks.tap import Attack
 from polyclinic.protocol.interfaces import Message, seeds
 
-__all__ = ["run", "scan", "vocabularies"]
-
 
 def scan(messages: Sequence[Message], dictionary: Sequence[str], mode: str) -> set[str]:
     """Codes that can be read from a transcript: as text, or as any unsalted hash or unmasked point of one."""

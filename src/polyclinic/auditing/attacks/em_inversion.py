@@ -25,8 +25,6 @@ from polyclinic.protocol.interfaces import Step, Total
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 
-__all__ = ["AttackerView", "Inversion", "invert", "run", "watch"]
-
 
 @dataclass(frozen=True)
 class AttackerView:

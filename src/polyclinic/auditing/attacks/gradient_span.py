@@ -22,8 +22,6 @@ from polyclinic.methods.similarity.redundancy import Redundancy
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Membership", "attack", "slope", "span_residuals"]
-
 Array = NDArray[np.float64]
 
 

@@ -15,8 +15,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["network", "right_guesses", "run"]
-
 SHAPE = (60, 80)
 SITES, EACH = 3, 150
 SHADOWS, TRIALS = 8, 12

@@ -21,8 +21,6 @@ from polyclinic.auditing.attacks.trip import CODE, RECORD, hospitals
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["network", "recovered", "run"]
-
 Array = NDArray[np.float64]
 
 

@@ -13,8 +13,6 @@ from polyclinic.protocol.interfaces import Message, Method, Step, Total
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Attack", "Tapped", "listen"]
-
 
 @dataclass(frozen=True)
 class Attack:

@@ -22,8 +22,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors.kernels.mttkrp import mttkrp
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["hospitals", "recover_mttkrp", "recover_record", "run", "support"]
-
 Array = NDArray[np.float64]
 VICTIM = "a"
 CODE = 5  # the rare procedure; exactly one patient of the victim has it, and no other procedure

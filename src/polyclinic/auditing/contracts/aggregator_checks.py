@@ -31,8 +31,6 @@ from polyclinic.protocol.interfaces import (
 from polyclinic.protocol.loop import Simulation, deliver, roster_for
 from polyclinic.protocol.wire import encoding as wire
 
-__all__ = ["SUM_PARTS", "SumChecks", "check_sum"]
-
 SITES: Final = tuple(f"site{k}" for k in range(5))
 NEAR: Final = 1e-6  # of the bound, times sites: a sum by consensus is no more exact than this
 LIKE: Final = 0.5  # correlation of a message with what its sender contributed

@@ -26,8 +26,6 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site, pooled
 from polyclinic.util.threads import one_thread
 
-__all__ = ["PARTS", "BatteryCheck", "Checks", "check_protocol"]
-
 Given = Sequence[Site] | None
 
 

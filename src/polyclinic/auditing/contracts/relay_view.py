@@ -20,8 +20,6 @@ from numpy.typing import NDArray
 
 from polyclinic.protocol.interfaces import Message
 
-__all__ = ["read_by_relay", "readable"]
-
 Numbers = NDArray[Any]
 ALL: Final = 6  # arrays of which every combination is tried
 FITTED: Final = 40  # arrays at most in a least squares fit

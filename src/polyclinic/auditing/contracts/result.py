@@ -11,8 +11,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Battery", "BatteryPart", "Skip", "example_sites"]
-
 
 @dataclass(frozen=True)
 class BatteryPart:

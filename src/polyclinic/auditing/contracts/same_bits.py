@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from polyclinic.protocol.wire import encoding as wire
 
-__all__ = ["arrays_in", "bits_of", "near"]
-
 
 def bits_of(public: object) -> bytes:
     return wire.encode(wire.pack(public), limit=2**40)

@@ -15,8 +15,6 @@ from polyclinic.records.events import read_events
 from polyclinic.records.preflight import Checkup, check_node
 from polyclinic.records.sources.base import OpenedSource, open_source
 
-__all__ = ["QUERIES", "check_source"]
-
 Opener = Callable[[Connection, Node, str | None], OpenedSource]
 NAME: Final = "tried"
 QUERIES: Final[dict[str, tuple[str, ...]]] = {  # what a source may offer beside its events, and their columns

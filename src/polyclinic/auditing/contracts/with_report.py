@@ -20,8 +20,6 @@ from polyclinic.report.export.tables import export
 from polyclinic.report.html import render
 from polyclinic.studies.run_folder import Run, RunFolder
 
-__all__ = ["REPORT", "check_protocol"]
-
 
 def _reported(checks: Checks) -> None:
     """a run folder of its model is written, read back and shown with its guarantee, and names no patient"""

@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from polyclinic.config import Study
 
-__all__ = ["command"]
-
 
 def command(
     node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],

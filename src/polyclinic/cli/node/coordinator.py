@@ -18,8 +18,6 @@ import time
 from collections.abc import Callable
 from typing import Final
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a federation between hosts.")
 app.command("doctor")(doctor.coordinator)
 for _command in COMMANDS:

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
     from polyclinic.node.signed_study import StudyOrder
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run studies through folders; no socket is opened.")
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]

@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from polyclinic.node.doctor.probe import Probe
 
-__all__ = ["coordinator", "site"]
-
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 

@@ -14,8 +14,6 @@ from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.ledger.ledger import Ledger, SignedHead
 from polyclinic.privacy.ledger.reader import verify_lines
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show, verify or export a site's privacy ledger.")
 
 Where = Annotated[Path, typer.Argument(help="A ledger (.jsonl), a node file (.toml), or a folder that holds ledgers.")]

@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
 
-__all__ = ["COMMANDS", "Folder", "Json", "home_of", "say"]
-
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Days = Annotated[float, typer.Option(help="Days for which an invite may be used.", min=0.0, max=365.0)]

@@ -14,8 +14,6 @@ from polyclinic.cli.node import doctor, site_init
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import SiteFolder
 
-__all__ = ["app"]
-
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's node.")
 app.command("init")(site_init.command)
 app.command("erase")(site_init.erase)

@@ -12,8 +12,6 @@ from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
-__all__ = ["command", "erase"]
-
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
 TEMPLATE = """\

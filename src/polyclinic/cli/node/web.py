@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     folder: Annotated[Path, typer.Argument(help="A run folder, a folder of runs, or a site's folder.")],

@@ -12,8 +12,6 @@ import typer
 if TYPE_CHECKING:
     from polyclinic.models.phenotypes.local_comparison import Adapted
 
-__all__ = ["command"]
-
 
 def command(
     model: Annotated[Path, typer.Argument(help="*.phenotypes, or a run folder.")],

@@ -12,8 +12,6 @@ if TYPE_CHECKING:
     from polyclinic.models.phenotypes.phenotypes import Phenotypes
     from polyclinic.records.sites.site import Site
 
-__all__ = ["command", "phenotypes_of", "records"]
-
 
 def command(
     model: Annotated[Path, typer.Argument(help="*.phenotypes, or a run folder.")],

@@ -7,8 +7,6 @@ from typing import Annotated, Any
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     study: Annotated[Path | None, typer.Argument(help="A study.toml whose method is audited; default: dpem.")] = None,

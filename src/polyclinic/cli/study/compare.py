@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     first: Annotated[Path, typer.Argument(help="A run folder.")],

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from polyclinic.config import Study
     from polyclinic.studies.run_folder import RunFolder
 
-__all__ = ["command"]
-
 COLUMNS = ("model", "sees", "fit", "rmse_full", "rmse_observed", "fms_to_truth", "auc", "rounds", "bytes_up", "seconds")
 
 

@@ -15,8 +15,6 @@ if TYPE_CHECKING:
     from polyclinic.records.sites.site import Site
     from polyclinic.studies.run_folder import RunFolder
 
-__all__ = ["command"]
-
 
 def command(
     folder: Annotated[Path, typer.Argument(help="A run folder with a phenotype model.")],

@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],

@@ -11,8 +11,6 @@ if TYPE_CHECKING:
     from polyclinic.models.compare import Difference
     from polyclinic.util.table import Table
 
-__all__ = ["app"]
-
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 FileArgument = Annotated[Path, typer.Argument(help="*.phenotypes, *.groups, *.similarity, *.moments, or a run folder.")]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]

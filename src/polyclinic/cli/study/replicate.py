@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     study: Annotated[Path, typer.Argument(help="A study file; all its sites are read in this process.")],

@@ -11,8 +11,6 @@ import typer
 if TYPE_CHECKING:
     from polyclinic.studies.run_folder import RunFolder
 
-__all__ = ["command"]
-
 
 def command(
     folder: Annotated[Path, typer.Argument(help="A run folder, as demo, simulate or coordinator write it.")],

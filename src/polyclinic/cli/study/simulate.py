@@ -7,8 +7,6 @@ from typing import Annotated
 
 import typer
 
-__all__ = ["command"]
-
 
 def command(
     study: Annotated[Path, typer.Argument(help="study.toml: what to do, and over which sites or generated data.")],

@@ -18,8 +18,6 @@ from polyclinic.records.sites.frames import FrameColumn, column_of, columns_of
 from polyclinic.records.sites.from_data import as_sites
 from polyclinic.records.sites.site import Site
 
-__all__ = ["FittedClasses"]
-
 
 class FittedClasses(Estimator):
     """Attributes and methods after ``fit``.

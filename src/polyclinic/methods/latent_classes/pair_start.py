@@ -21,8 +21,6 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from polyclinic.methods.latent_classes.latent_class import LatentClass
 
-__all__ = ["PairTable", "binned", "fit_pairs", "from_bins", "pair_table"]
-
 STARTS, SHORT, LONG = 24, 60, 400  # random starts, EM steps of each, further steps of the best
 CELL_NOISE: Final = 2.5  # standard deviations of the noise above which a cell of a noisy table is read
 PUBLIC_BINS: Final = 10  # limit: bins of a column between public limits

@@ -31,8 +31,6 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from polyclinic.methods.latent_classes.latent_class import LatentClass
 
-__all__ = ["GRID", "NoisyClassEM", "NoisyPairs", "in_own_units", "in_public_units"]
-
 GRID: Final = 2.0**-16  # limit: sums are whole multiples of it, so that sums and noise are exact integers
 
 MEMORY: Final = 0.7  # a noisy release counts for so much less with every later one

@@ -12,8 +12,6 @@ from polyclinic.models.mixtures.columns import Array, Layout
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.params import Params
 
-__all__ = ["FACTS", "ClassPrivate", "ClassPublic", "LatentClassParams"]
-
 
 class LatentClassParams(Params):
     """Parameters of the latent class model."""

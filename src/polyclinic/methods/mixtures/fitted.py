@@ -23,8 +23,6 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-__all__ = ["FittedMixture"]
-
 Data = Sequence[Site] | ArrayLike
 
 

@@ -13,8 +13,6 @@ from polyclinic.tensors.kernels.cuda import products
 if TYPE_CHECKING:
     from polyclinic.methods.mixtures.statistics import Statistics
 
-__all__ = ["expect"]
-
 BLOCK = 1 << 22  # limit: records at a time in the card's memory; fixed, so that sums have one order
 
 

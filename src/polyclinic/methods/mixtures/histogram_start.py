@@ -15,8 +15,6 @@ from polyclinic.methods.mixtures.start import plus_plus, shared
 from polyclinic.methods.mixtures.statistics import expect, maximise
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture
 
-__all__ = ["FLAT", "directions", "fit_histogram", "in_all_features", "side", "vote", "zoom"]
-
 # Added to variances, in squared cells: EM narrows a group that starts too wide, one too narrow is stuck.
 CELL_VARIANCE = 0.25
 FLAT = 3  # features up to which a grid is laid in all of them: docs/decisions/0005-mixtures-in-public-units.md

@@ -10,8 +10,6 @@ from polyclinic.errors import ConfigError
 from polyclinic.methods.mixtures.fitted import Data
 from polyclinic.methods.mixtures.gaussian_mixture import GaussianMixture
 
-__all__ = ["Choice", "choose_components"]
-
 
 @dataclass(frozen=True)
 class Choice:

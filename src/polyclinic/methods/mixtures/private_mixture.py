@@ -34,8 +34,6 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from polyclinic.methods.mixtures.gaussian_mixture import GaussianMixture
 
-__all__ = ["CoarseGrid", "FineGrid", "NoisyCovariance", "NoisyMixtureEM"]
-
 FLAT_SHARES: Final = {"coarse": 0.3, "fine": 0.7}  # of the start's budget, up to three features
 SHARES: Final = {"moments": 0.3, "coarse": 0.2, "fine": 0.5}  # above
 

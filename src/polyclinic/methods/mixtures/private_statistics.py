@@ -22,8 +22,6 @@ from polyclinic.methods.moments.moments import unit_rows, whole
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture, blocks, whitened
 from polyclinic.models.mixtures.missing import Patterns
 
-__all__ = ["bounded", "consistency", "improve", "patient_rows", "reach", "widths"]
-
 ROOT3 = np.sqrt(3.0)  # definition: a patient's row has three parts, each of length at most 1
 SHRINK, GROW = 0.2, 5.0  # how far one noisy release may narrow or widen a group along any direction
 

@@ -11,8 +11,6 @@ import numpy as np
 
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture, blocks
 
-__all__ = ["box", "centres", "plus_plus", "points", "shared", "vote"]
-
 
 def points(mean: Array, covariance: Array, k: int, rng: np.random.Generator) -> Array:
     """(m, d) public points around the public mean; m grows with the number of groups."""

@@ -13,8 +13,6 @@ from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.params import Params
 
-__all__ = ["FACTS", "MixtureParams", "MixturePublic"]
-
 Nested = Annotated[Any, BeforeValidator(lambda v: _nested(v))]
 
 

@@ -21,8 +21,6 @@ from polyclinic.models.mixtures.missing import Patterns
 from polyclinic.protocol.interfaces import Arrays
 from polyclinic.tensors.device import records_on_card
 
-__all__ = ["GroupSums", "Statistics", "bounds", "expect", "maximise", "scaled", "shapes", "unscaled"]
-
 FLOOR = 10 * np.finfo(float).eps  # limit: scikit-learn's guard against dividing by an empty group
 
 

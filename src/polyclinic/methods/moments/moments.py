@@ -27,19 +27,6 @@ from polyclinic.protocol.interfaces import Contribution, Pri, Step, Total
 from polyclinic.protocol.phases import Phase, PhaseDispatch, Staged
 from polyclinic.records.sites.site import Site
 
-__all__ = [
-    "MomentsPhase",
-    "SummedMoments",
-    "WithMoments",
-    "complete",
-    "half",
-    "in_ball",
-    "moment_rows",
-    "noisy_moments",
-    "unit_rows",
-    "whole",
-]
-
 Array = NDArray[np.float64]
 GRID = 2.0**-20  # limit: noisy statistics are whole multiples of it, so that sums and noise are exact integers
 ROOM = 1 + 1e-9  # limit: rounding of float64 sums, granted above a mathematical bound

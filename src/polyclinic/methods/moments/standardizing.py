@@ -43,8 +43,6 @@ from polyclinic.protocol.params import Params
 from polyclinic.protocol.phases import Phase
 from polyclinic.records.sites.site import Site
 
-__all__ = ["FederatedPCA", "MomentParams", "MomentsPublic", "Nothing", "PCAParams", "Standardizer"]
-
 
 class MomentParams(Params):
     """Parameters of standardising and PCA."""

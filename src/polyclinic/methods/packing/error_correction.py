@@ -18,8 +18,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["PRIME", "lacking", "located", "weights"]
-
 Whole = NDArray[np.int64]
 PRIME: Final = (
     4_194_301  # p, the largest prime below 2^22: products fit in a word, and two sums of six sites in one of 50 bits

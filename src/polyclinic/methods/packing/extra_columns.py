@@ -19,8 +19,6 @@ from polyclinic.methods.starts.candidates import explains
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.tensors import deterministic as ordered
 
-__all__ = ["BESIDE", "REACH", "columns_beside", "roots_beside", "worth_hearing"]
-
 Array = NDArray[np.float64]
 BESIDE: Final = 2  # columns
 REACH: Final = 0.5  # of a code's root energy: what a sum of such a column may be

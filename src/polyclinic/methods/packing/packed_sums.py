@@ -27,8 +27,6 @@ from polyclinic.methods.packing.error_correction import PRIME, lacking, located,
 from polyclinic.protocol.interfaces import Contribution, Step, Total, seeds
 from polyclinic.tensors.simd.jit import kernel
 
-__all__ = ["Field", "Packing"]
-
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
 EXACT: Final = 53  # bits of whole numbers that float64 adds exactly

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from polyclinic.methods.starts.state import Far
 from polyclinic.tensors import deterministic as ordered
 
-__all__ = ["energy", "full", "positive", "reach", "reduced", "roots", "solve_rounded", "within"]
-
 Array = NDArray[np.float64]
 
 

@@ -25,8 +25,6 @@ from polyclinic.tensors.deterministic import power
 if TYPE_CHECKING:
     from polyclinic.methods.sumals import SumPublic
 
-__all__ = ["KEPT", "PackedSweeps", "weak"]
-
 Array = NDArray[np.float64]
 KEPT = 3  # sweeps of a half that keeps all phenotypes of its search (docs/decisions/0012)
 UNSURE = (

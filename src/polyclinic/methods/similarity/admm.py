@@ -17,8 +17,6 @@ from polyclinic.methods.similarity.pairs import LabelPairs, Pairs, pair_loss
 from polyclinic.methods.similarity.redundancy import Redundancy, row_norms, row_shrink, shrink_norms
 from polyclinic.tensors.device import pairs_on_card, rows_on_card
 
-__all__ = ["SCALES", "Problem", "State", "best_scale", "descend", "directions", "iterate", "penalty_of", "solve"]
-
 Array = NDArray[np.float64]
 SCALES = 2.0 ** np.arange(-8, 4.5, 0.5)
 

@@ -6,8 +6,6 @@ from typing import Final
 
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 
-__all__ = ["SEARCH", "UNPSL", "UNPSL_PRIVATE"]
-
 UNPSL: Final = MethodFacts(
     paper="Wang et al. (UnPSL), consensus form",
     attacks=(

@@ -18,8 +18,6 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from polyclinic.methods.similarity.federated import ConsensusUnPSL
 
-__all__ = ["MomentSums", "PairCounts", "StartScale", "StartSlope", "UnPSLPrivate", "UnPSLPublic"]
-
 Array = NDArray[np.float64]
 
 

@@ -13,8 +13,6 @@ import numpy as np
 
 from polyclinic.methods.similarity.pairs import Array, LabelPairs
 
-__all__ = ["loss_and_gradient", "panel_loss"]
-
 PANEL_PAIRS: Final = 1 << 26  # limit: of memory: pairs in one panel: half a gigabyte a matrix
 LEAST_PANEL: Final = 256  # limit: of time: patients in one panel at least
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.records.sites.site import Site
 
-__all__ = ["class_texts", "classes_at", "classes_of_all"]
-
 
 def class_texts(labels: Iterable[Any]) -> list[str]:
     """One canonical text per label: 1, 1.0 and True are the same class, and no label changes how another is written.

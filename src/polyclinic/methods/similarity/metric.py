@@ -24,8 +24,6 @@ from polyclinic.privacy.card.card import central_card
 if TYPE_CHECKING:
     from sklearn.utils import Tags
 
-__all__ = ["DeclaredMetric", "Explanation", "SimilarityMetric", "canonical", "explain", "similarity_of", "spread"]
-
 Array = NDArray[np.float64]
 
 

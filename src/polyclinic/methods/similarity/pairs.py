@@ -12,8 +12,6 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.errors import DataError
 from polyclinic.methods.similarity.params import Weighting
 
-__all__ = ["LabelPairs", "ListedPairs", "Pairs", "near_pairs", "pair_loss", "weights_for"]
-
 Array = NDArray[np.float64]
 DENSE_PATIENTS = 2048  # limit: of memory: patients up to which a matrix of all pairs is small
 TILE = 256  # limit: of memory: 256 x 256 doubles stay in the L2 cache; 2e8 pairs then need a few MB, not 1.6 GB

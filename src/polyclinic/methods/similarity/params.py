@@ -9,17 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from polyclinic.protocol.params import Params
 
-__all__ = [
-    "Centre",
-    "Compare",
-    "Reach",
-    "SharedParams",
-    "UnPSLCVParams",
-    "UnPSLCentralParams",
-    "UnPSLParams",
-    "Weighting",
-]
-
 Centre = Literal["zscore", "scale", "none"]
 Weighting = Literal["mean", "balanced", "sum"]
 Compare = Literal["product", "distance"]

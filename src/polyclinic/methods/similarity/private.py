@@ -39,8 +39,6 @@ from polyclinic.protocol.params import Params
 from polyclinic.protocol.phases import Phase, PhaseDispatch
 from polyclinic.records.sites.site import Site
 
-__all__ = ["PrivateUnPSL", "buckets", "pair_gradients"]
-
 Array = NDArray[np.float64]
 PAIRS_A_PATIENT = 0.135  # definition: e^-2, at two patients a bucket (P(exactly two) = 2 e^-2, two patients a pair)
 

@@ -8,8 +8,6 @@ from functools import cached_property
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Redundancy", "row_norms", "row_shrink", "shrink_norms", "speak_once"]
-
 Array = NDArray[np.float64]
 TWIN_CORRELATION = 0.9999  # limit: above it two features say exactly the same (docs/papers/unpsl.md)
 

@@ -45,8 +45,6 @@ from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Count", "PrototypeSearch", "search"]
-
 Array = NDArray[np.float64]
 HIDDEN = -1.0  # definition: what a site answers instead of a small count
 SMALLEST_CELL = 5  # limit: counts are multiples of it, or of the smallest cell where that is larger

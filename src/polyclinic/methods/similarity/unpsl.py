@@ -25,8 +25,6 @@ from polyclinic.protocol.params import checked
 from polyclinic.records.sites.site import Site
 from polyclinic.util.threads import one_thread
 
-__all__ = ["UnPSL"]
-
 Array = NDArray[np.float64]
 SQUARE_FEATURES = 500  # limit: of memory: wider data get a thin W unless a rank is asked for
 THIN_COLUMNS = 100  # limit: of memory, for such data

@@ -20,8 +20,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
-__all__ = ["Classes", "log_joint"]
-
 
 def log_joint(layout: Layout, weights: Array, profiles: Array, X: Array) -> Array:
     """(n, k) log of share times likelihood of the values that are known."""

@@ -18,8 +18,6 @@ from polyclinic.errors import DataError
 from polyclinic.records.sites.frames import column_of, columns_of
 from polyclinic.util.json_types import JsonMap
 
-__all__ = ["Column", "ColumnKind", "Layout", "encoded"]
-
 Array = NDArray[np.float64]
 ColumnKind = Literal["categorical", "count", "continuous"]
 FLOOR: Final = 1e-12  # probabilities, rates and variances stay above it

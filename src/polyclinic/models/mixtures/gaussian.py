@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, Divergence
 from polyclinic.models.mixtures.missing import Patterns, View, view
 
-__all__ = ["BLOCK", "CovarianceType", "Mixture", "blocks", "squared_distance", "whitened"]
-
 Array = NDArray[np.float64]
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
 BLOCK = (

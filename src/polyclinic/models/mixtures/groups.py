@@ -17,8 +17,6 @@ from polyclinic.models.origin import Origin
 from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
-__all__ = ["Groups"]
-
 
 @dataclass(frozen=True, eq=False)
 class Groups(Value):

@@ -16,8 +16,6 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["Patterns", "View", "view"]
-
 Array = NDArray[np.float64]
 
 

@@ -12,8 +12,6 @@ from polyclinic.models.base import Array
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.util.table import Table
 
-__all__ = ["CARRIES", "cohort_tables", "memberships_table", "periods_of", "shares"]
-
 CARRIES: Final = 0.05  # of a patient's recorded activity
 
 

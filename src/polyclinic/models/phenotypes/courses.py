@@ -15,8 +15,6 @@ from polyclinic.tensors.kernels.parafac2 import CourseSums, Visits, course_sweep
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["Courses", "by_visit"]
-
 LAST_STEPS: Final = 20  # alternations of a placing after those from a flat course
 _kept: OrderedDict[tuple[int, int], tuple[SparseTensor, Visits]] = OrderedDict()  # a fit asks in every round
 KEPT: Final = 16

@@ -15,8 +15,6 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.util.table import Table
 
-__all__ = ["Coverage", "on_codes", "patients_of"]
-
 NAMED = 5  # unseen codes of a mode that an error names
 NDIndex = NDArray[np.int64]
 

@@ -20,8 +20,6 @@ if TYPE_CHECKING:
 
     from polyclinic.models.phenotypes.phenotypes import Phenotypes
 
-__all__ = ["to_ehrdata"]
-
 KEY = "phenotypes"
 
 

@@ -32,8 +32,6 @@ from polyclinic.util.table import Table
 if TYPE_CHECKING:
     from polyclinic.models.phenotypes.phenotypes import Phenotypes
 
-__all__ = ["Adapted", "adapt"]
-
 TRIED: Final = (0, 1, 2, 4)  # own columns that `auto` tries
 WITHIN: Final = 0.01  # the fewest columns within 1 % of the best held-out error
 STARTS: Final = 6

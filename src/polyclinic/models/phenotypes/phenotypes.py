@@ -27,8 +27,6 @@ if TYPE_CHECKING:
 
     from polyclinic.models.phenotypes.local_comparison import Adapted
 
-__all__ = ["Phenotypes"]
-
 NDBool = NDArray[np.bool_]
 WHOLE: Final = 0.9  # share of a phenotype's squared weight with which patients may still be placed on it
 

@@ -32,8 +32,6 @@ from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.util.threads import one_thread
 
-__all__ = ["CourierCoordinator", "office_box", "run_by_courier", "states"]
-
 
 @dataclass
 class Flight:

@@ -19,8 +19,6 @@ from typing import Final
 
 from polyclinic.errors import MessageRefused
 
-__all__ = ["ExchangeFolder", "HalfFile"]
-
 HEAD: Final = 44  # bytes that tell how long a file means to be
 
 

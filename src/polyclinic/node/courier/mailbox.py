@@ -30,8 +30,6 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.tensors.io import atomic
 
-__all__ = ["Mailbox", "shown"]
-
 NAME: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.([0-9a-f]{32})\.pcf")
 CARD: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.card")
 KEPT: Final = 4096  # names that are remembered

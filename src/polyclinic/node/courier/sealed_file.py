@@ -26,8 +26,6 @@ from polyclinic.node.enrolment.folders import write_key
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Channel, Identity, agree, digest
 
-__all__ = ["HalfParcel", "SealedFile", "card_of", "is_half", "open_parcel", "own_key", "read_card", "seal_parcel"]
-
 MARK: Final = b"PCF1"
 HEAD: Final = 12 + 32
 LIMIT: Final = wire.LIMIT + 16 * 2**20  # bytes of one file

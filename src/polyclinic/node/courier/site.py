@@ -24,8 +24,6 @@ from polyclinic.node.refusals import why_of
 from polyclinic.node.signed_study import COORDINATOR, read_order
 from polyclinic.protocol.wire import encoding as wire
 
-__all__ = ["CourierSite", "LetterBox", "branch_box", "site_state"]
-
 TRIES: Final = 25  # of one letter; its sum has long been tried anew by then
 KEPT: Final = 4096  # ids of letters that were taken
 LYING: Final = 64  # receipts that may lie in the outbox; one that is missed is given again

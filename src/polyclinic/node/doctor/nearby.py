@@ -11,8 +11,6 @@ from polyclinic.node.doctor.probe import Probe
 from polyclinic.node.enrolment.folders import SiteFolder
 from polyclinic.records.sources.postgres import address_of
 
-__all__ = ["data_there", "nearby"]
-
 PATIENCE: Final = 5  # seconds for a database
 TODO: Final = (
     "polyclinic site doctor reads the data as a study would; url, password, rights, file names are in [source]"

@@ -6,8 +6,6 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Literal
 
-__all__ = ["Probe", "State", "first_fault"]
-
 State = Literal["ok", "warning", "fault"]
 
 

@@ -23,8 +23,6 @@ from polyclinic.node.flare.startup_files import inside
 from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of
 from polyclinic.records.preflight import Limits, check_node
 
-__all__ = ["acceptance", "coordinator_probes", "disk", "site_probes"]
-
 FULL: Final = 200e6  # bytes: less does not hold a checkpoint
 LOW: Final = 2e9  # bytes: a study of some size wants as much
 

@@ -15,8 +15,6 @@ from pathlib import Path
 from polyclinic.errors import ConfigError
 from polyclinic.node.enrolment.folders import private, turn, write_json
 
-__all__ = ["Recorded", "alive", "end", "forget", "free_port", "launch", "port_open", "record", "recorded"]
-
 
 @dataclass(frozen=True)
 class Recorded:

@@ -8,8 +8,6 @@ from polyclinic.node.dossier.sources import Sources
 from polyclinic.node.dossier.study_protocol import categories, cohort, privacy, recipients, retention
 from polyclinic.node.dossier.value import DossierLine, DossierPart, Rows
 
-__all__ = ["expert", "impact", "record"]
-
 MEASURES: Final = (
     (
         "Patients' records never leave the hospital; each outgoing value passes one door that checks the owner's rules and writes "

@@ -25,8 +25,6 @@ from polyclinic.privacy.ledger.entries import (
     Withdraw,
 )
 
-__all__ = ["model", "trail"]
-
 NOTHING: Final = "Nothing stands in the book about this study yet."
 
 

@@ -23,8 +23,6 @@ from polyclinic.tensors.io import atomic
 if TYPE_CHECKING:
     from jinja2 import Environment
 
-__all__ = ["make_dossier", "render", "write_dossier"]
-
 HERE: Final = Path(__file__).parent / "templates"
 SIGNERS: Final = (
     "Principal investigator",

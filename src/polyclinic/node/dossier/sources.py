@@ -30,8 +30,6 @@ from polyclinic.protocol.interfaces import Method
 from polyclinic.studies import registry
 from polyclinic.studies.run_folder import RunFolder
 
-__all__ = ["Book", "ByHand", "Sources", "gather"]
-
 
 class Institution(TomlSection):
     """What no file of a study knows; every key is optional, and what is left out gets a place to write."""

@@ -11,8 +11,6 @@ from polyclinic.node.signed_study import COORDINATOR
 from polyclinic.privacy.card.card import ADJACENCY
 from polyclinic.privacy.gate.review import list_ahead
 
-__all__ = ["categories", "cohort", "privacy", "protocol", "recipients", "retention"]
-
 WINDOW: Final = {
     "visit": "in one visit",
     "day": "on one day",

@@ -8,8 +8,6 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-__all__ = ["Dossier", "DossierLine", "DossierPart", "Rows"]
-
 Stage = Literal["before", "after"]
 
 

@@ -28,8 +28,6 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.protocol.wire.sealed import Identity, digest
 
-__all__ = ["Authority", "fingerprint", "issue", "new_key", "read_request", "request_of", "site_name", "words"]
-
 BITS: Final = 2048  # as FLARE itself
 YEARS: Final = 2  # of a certificate
 AUTHORITY_YEARS: Final = 10  # certificates cannot outlive their authority

@@ -29,9 +29,6 @@ from polyclinic.node.signed_study import StudyOrder, make_order
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.util.file_format import FORMAT
 
-__all__ = ["approve", "approve_site", "found", "reject", "revoke_on_file", "roster", "sign_study", "waiting"]
-
-
 NEEDS: Final = {  # what a method may need, and how a study names it
     "features": ("a feature matrix", 'columns = ["age", "creatinine"], and label = "died" where there is a class'),
     "tensor": ("a tensor of codes", 'modes = ["procedure", "diagnosis"]'),

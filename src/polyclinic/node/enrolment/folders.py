@@ -19,20 +19,6 @@ from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.tensors.io import atomic
 from polyclinic.util.file_format import check_format
 
-__all__ = [
-    "FULL",
-    "CoordinatorFolder",
-    "SiteFolder",
-    "append_event",
-    "at_work",
-    "private",
-    "read_events",
-    "read_json",
-    "turn",
-    "write_json",
-    "write_key",
-]
-
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 LOG, KEPT = 5_000_000, 3  # bytes after which a log goes on in a new file; old ones that are kept
 

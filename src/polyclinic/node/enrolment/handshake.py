@@ -30,8 +30,6 @@ from polyclinic.node.doctor.probe import Probe
 from polyclinic.node.enrolment.proxy import proxy_for
 from polyclinic.protocol.wire.sealed import digest
 
-__all__ = ["Papers", "certificate", "clock", "handshake", "membership"]
-
 SOON: Final = 60  # days before the end of a certificate: worth a letter
 NOW: Final = 14  # days: worth a call
 SKEW: Final = 300.0  # seconds: certificates hold from five minutes before they were signed

@@ -21,8 +21,6 @@ from polyclinic.errors import ConfigError, PolyclinicError
 from polyclinic.node.enrolment.authority import mark_of, read_request, site_name
 from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, private, read_json, write_json
 
-__all__ = ["Invited", "ask", "entries", "invite", "put", "read_invite"]
-
 DAYS: Final = 14.0
 State = Literal["invited", "waiting", "approved", "rejected"]
 

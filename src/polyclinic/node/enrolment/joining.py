@@ -30,8 +30,6 @@ from polyclinic.node.enrolment.authority import common_name
 from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, read_json
 from polyclinic.node.enrolment.proxy import proxy_for
 
-__all__ = ["JoiningPort", "awaited", "call", "main"]
-
 BODY: Final = 64 * 1024  # bytes of a request; an honest one has 4 kB
 AT_ONCE: Final = (
     16  # connections served at the same time; a further one takes the place of the one that was longest silent

@@ -39,24 +39,6 @@ from polyclinic.privacy.ledger.entries import Accept, Refuse, Withdraw
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.util.file_format import FORMAT
 
-__all__ = [
-    "complete",
-    "decide",
-    "fetch_roster",
-    "install",
-    "joined",
-    "leave",
-    "named",
-    "pending",
-    "pin",
-    "refusals",
-    "request",
-    "send",
-    "show",
-    "studies",
-    "unpinned",
-]
-
 
 def request(folder: SiteFolder, invite_file: Path) -> tuple[Path, dict[str, str]]:
     """Make the site's keys HERE, and a request with their public halves; again: the same request."""

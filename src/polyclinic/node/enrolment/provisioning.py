@@ -24,8 +24,6 @@ from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.node.enrolment.folders import private, write_json
 from polyclinic.node.flare import need_flare
 
-__all__ = ["approve_zip", "csr_in", "describe_authority", "package", "request_zip"]
-
 DAYS: Final = 730  # validity of a site's certificate
 MEMBERS: Final = 8  # files in a request; an honest one has 3
 MEMBER: Final = 16_384  # bytes of one; an honest one has 1 kB

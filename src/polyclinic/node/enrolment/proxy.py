@@ -16,8 +16,6 @@ from urllib.request import getproxies, proxy_bypass
 
 from polyclinic.errors import ConfigError
 
-__all__ = ["Proxy", "grpc_environment", "proxy_for", "reachable"]
-
 
 @dataclass(frozen=True)
 class Proxy:

@@ -38,8 +38,6 @@ from polyclinic.node.flare.startup_files import ADMIN
 from polyclinic.protocol.wire.sealed import digest
 from polyclinic.tensors.io import atomic
 
-__all__ = ["hand_out", "renew", "renew_server", "renew_site"]
-
 KIND: Final = "polyclinic renewal"
 
 

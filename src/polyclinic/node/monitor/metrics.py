@@ -9,8 +9,6 @@ from polyclinic import __version__
 from polyclinic.errors import ConfigError
 from polyclinic.node.monitor.snapshot import STATES, Snapshot
 
-__all__ = ["exposition", "need_client"]
-
 
 def need_client() -> None:
     """The package, or the extra that brings it."""

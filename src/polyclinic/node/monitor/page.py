@@ -7,8 +7,6 @@ import time
 from dataclasses import asdict, dataclass
 from typing import Any
 
-__all__ = ["Page"]
-
 
 @dataclass(frozen=True)
 class Page:

@@ -11,8 +11,6 @@ from polyclinic.node.doctor.processes import Recorded, end, forget, launch
 from polyclinic.node.enrolment.folders import private
 from polyclinic.node.monitor.metrics import need_client
 
-__all__ = ["begin", "finish"]
-
 
 def begin(kind: Literal["site", "coordinator"], path: Path, home: Path, rule: MonitorRule | None) -> Recorded | None:
     """Start the monitor that the owner asked for; None where none was asked for: then no port is opened.

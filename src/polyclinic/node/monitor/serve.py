@@ -20,8 +20,6 @@ from typing import Any, Final
 from polyclinic.config.service import address
 from polyclinic.node.monitor.page import Page
 
-__all__ = ["StatusBoard", "server"]
-
 CONTENT: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
 

@@ -20,8 +20,6 @@ from polyclinic.node.flare import coordinator_service as coordinator
 from polyclinic.node.flare import site_service as site
 from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of
 
-__all__ = ["Budget", "Snapshot", "StudyState", "coordinator_snapshot", "site_snapshot"]
-
 STATES: Final = ("new", "waiting", "ready", "running", "finished", "refused", "failed", "stopped", "interrupted")
 
 

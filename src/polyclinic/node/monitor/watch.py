@@ -24,8 +24,6 @@ from polyclinic.node.monitor.metrics import exposition
 from polyclinic.node.monitor.page import Page
 from polyclinic.node.monitor.snapshot import Snapshot, coordinator_snapshot, site_snapshot
 
-__all__ = ["Notices", "StudyWatch"]
-
 PATIENCE: Final = 30.0  # seconds for the command
 
 

@@ -21,25 +21,6 @@ from polyclinic.errors import ConfigError, LedgerError
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-__all__ = [
-    "ZCDP",
-    "DiscreteGaussian",
-    "Event",
-    "Gaussian",
-    "SubsampledGaussian",
-    "Unbounded",
-    "calibrate",
-    "epsilon",
-    "epsilon_rdp",
-    "from_json",
-    "gaussian_delta",
-    "gaussian_epsilon",
-    "gaussian_mu",
-    "prop_2_8",
-    "theorem_4_1",
-    "to_json",
-]
-
 FINE: Final = (
     1000.0  # grid units of noise from which the discrete Gaussian's curve is the continuous one (a test checks)
 )

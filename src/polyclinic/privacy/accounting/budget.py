@@ -9,8 +9,6 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import MOST
 
-__all__ = ["Privacy"]
-
 
 class Privacy(BaseModel):
     """Differential privacy asked for.

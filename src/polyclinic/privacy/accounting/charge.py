@@ -16,8 +16,6 @@ from polyclinic.privacy.accounting.accountant import DiscreteGaussian, Event
 from polyclinic.privacy.facts import PLAIN, AggregatorFacts
 from polyclinic.privacy.release import Adjacency, Step
 
-__all__ = ["Charge", "charge_from", "event_from", "events_for", "plain", "versions"]
-
 
 @dataclass(frozen=True)
 class Charge:

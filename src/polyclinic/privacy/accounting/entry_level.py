@@ -13,8 +13,6 @@ from polyclinic.privacy.accounting.accountant import theorem_4_1
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.release import Step
 
-__all__ = ["EntryNoise", "entry_noise", "entry_step"]
-
 
 @dataclass(frozen=True)
 class EntryNoise:

@@ -12,17 +12,6 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, MissingExtra
 from polyclinic.privacy.release import Array, Contribution
 
-__all__ = [
-    "NOT_PRIVATE",
-    "ExactNoise",
-    "Noise",
-    "RehearsalNoise",
-    "SimulatedNoise",
-    "add_noise",
-    "discrete_gaussian",
-    "secure_generator",
-]
-
 Integers = NDArray[np.int64]
 NOT_PRIVATE: Final = "not private"  # how the label of noise begins that anybody could subtract
 

@@ -28,8 +28,6 @@ from polyclinic.errors import ConfigError, ProtocolMismatch
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded, gaussian_mu
 from polyclinic.privacy.release import Contribution, Step
 
-__all__ = ["NoiseScale", "check_grid", "event_of", "noise_scale", "on_grid", "together"]
-
 EXACT: Final = 2.0**53  # whole numbers up to here are exact in float64
 LEAST: Final = 8.0  # grid steps of noise in a share, below which the lemma is not used
 FINE: Final = 2.0**10

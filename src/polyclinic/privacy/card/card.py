@@ -27,8 +27,6 @@ from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
 from polyclinic.privacy.release import Adjacency
 from polyclinic.safe_text import one_line
 
-__all__ = ["Card", "Guarantee", "central_card", "make_card"]
-
 Guarantee = Literal["formal", "information-theoretic", "heuristic", "none"]
 
 E0_8: Final = (  # what the papers' theorem needs, and Algorithm 1 does not have (ERRATA E0.8, E0.10, E0.11)

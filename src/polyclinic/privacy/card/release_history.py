@@ -16,8 +16,6 @@ from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.privacy.release import Release
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["Certified", "ReleaseHistory"]
-
 VOCABULARY = "vocabulary"  # step in which codes are chosen from noisy counts
 
 

@@ -33,8 +33,6 @@ from polyclinic.privacy.ledger.entries import (
     Withdraw,
 )
 
-__all__ = ["Account", "Balance", "Reserved", "cost", "part_label"]
-
 POLICY: Final = "policy"  # who refuses where no person does
 
 

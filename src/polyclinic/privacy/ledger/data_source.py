@@ -21,8 +21,6 @@ from urllib.parse import unquote, urlsplit
 from polyclinic.config import Node, secret
 from polyclinic.util.atomic_files import atomic, locked
 
-__all__ = ["Claim", "Register", "places_of", "state_folder"]
-
 _log: Final = logging.getLogger(__name__)
 PEOPLE: Final = ("person", "patients", "patient")  # standard names of the table that has one row a patient
 PORT: Final = 5432

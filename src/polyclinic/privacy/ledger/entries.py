@@ -26,31 +26,6 @@ from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.accounting.charge import Charge, charge_from, event_from, plain
 
-__all__ = [
-    "START",
-    "Accept",
-    "Approve",
-    "Began",
-    "Body",
-    "CloseLine",
-    "Counted",
-    "Entry",
-    "Erase",
-    "Evaluate",
-    "Gap",
-    "Key",
-    "Note",
-    "Refuse",
-    "Reject",
-    "Reserve",
-    "Rules",
-    "Unknown",
-    "Withdraw",
-    "canonical",
-    "opened",
-    "sealed",
-]
-
 START: Final = "0" * 64
 VERSION: Final = 2
 

@@ -24,8 +24,6 @@ from polyclinic.privacy.ledger.reader import LedgerReader
 from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, read_head
 from polyclinic.util.atomic_files import atomic, locked
 
-__all__ = ["LedgerFile", "Unless"]
-
 EVERY: Final = 256  # lines between two snapshots
 Unless = Callable[[Balance], Sequence[str]]
 

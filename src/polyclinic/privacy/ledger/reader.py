@@ -10,8 +10,6 @@ from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import START, Began, Entry, Gap, opened, to_sign
 from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, read_head, signed_by
 
-__all__ = ["LedgerReader", "verify_lines"]
-
 
 class LedgerReader:
     """How far a ledger was read, and what its lines add up to.

@@ -18,8 +18,6 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.reader import LedgerReader
 from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, read_head
 
-__all__ = ["Recovery", "recover", "what_is_left"]
-
 
 @dataclass(frozen=True)
 class Recovery:

@@ -27,8 +27,6 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.signed_head import signed_by, vouch_words
 from polyclinic.privacy.ledger.witness import Known, Witness
 
-__all__ = ["Relay", "RollbackCheck", "Seen"]
-
 T = TypeVar("T")
 
 LIMIT: Final = 8 * 2**20  # bytes of one bundle

@@ -19,8 +19,6 @@ from polyclinic.errors import LedgerError
 if TYPE_CHECKING:
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
-__all__ = ["LedgerKey", "SignedHead", "heads_of", "read_head", "signed_by", "vouch_words"]
-
 SIZE: Final = 1024  # of the sealed summary, whatever is in it
 
 

@@ -21,8 +21,6 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.signed_head import signed_by
 from polyclinic.privacy.release import Adjacency
 
-__all__ = ["StudyExtract"]
-
 LIMIT: Final = 64 * 2**20  # bytes of one book's lines, unpacked
 AT: Final = ("round", "number", "attempt")
 

@@ -19,8 +19,6 @@ from polyclinic.errors import MessageRefused
 from polyclinic.privacy.ledger.signed_head import SignedHead, signed_by, vouch_words
 from polyclinic.util.atomic_files import atomic, locked
 
-__all__ = ["Known", "Witness"]
-
 BOOKS: Final = 8  # of one site that are kept, the first ones; a site begins another one only after it lost its key
 
 

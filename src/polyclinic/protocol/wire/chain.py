@@ -28,8 +28,6 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.tensors.simd.scan import largest
 
-__all__ = ["ChainLink", "Opened", "alike", "ballot", "count_votes", "grow", "root", "state_digest", "within"]
-
 LIMIT: Final = 2**40  # a state that is hashed is not a message
 
 

@@ -29,24 +29,6 @@ from polyclinic.tensors.io import atomic
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = [
-    "LIMIT",
-    "VERSION",
-    "canonical",
-    "decode",
-    "decode_message",
-    "encode",
-    "encode_message",
-    "fingerprint",
-    "load",
-    "pack",
-    "parts",
-    "save",
-    "size",
-    "size_message",
-    "unpack",
-]
-
 MAGIC: Final = b"PCW1"
 VERSION: Final = 1
 LIMIT: Final = 64 * 2**20  # bytes of one message

@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 
 from polyclinic.protocol.interfaces import Step
 
-__all__ = ["narrow", "widen", "width"]
-
 Bytes = NDArray[np.uint8]
 
 

@@ -11,8 +11,6 @@ from typing import Final
 
 from polyclinic.errors import MessageRefused
 
-__all__ = ["weigh"]
-
 NUMBER: Final = 32
 TEXT: Final = 64  # and four bytes a byte at most: one wide letter widens all others
 LIST: Final = 64  # and 8 an entry

@@ -32,8 +32,6 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.protocol.interfaces import Message, Roster, Step, Total
 
-__all__ = ["Channel", "Identity", "Party", "SealedMessage", "agree", "digest", "introduce", "octets", "parties_digest"]
-
 _LOG = logging.getLogger("polyclinic.protocol")
 _Put = Callable[[bytes | memoryview], None]
 _LARGE = 2**16  # bytes of an array that are hashed where they lie

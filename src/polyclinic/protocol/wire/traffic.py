@@ -6,8 +6,6 @@ from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-__all__ = ["PAPER_RATE", "Traffic"]
-
 PAPER_RATE: Final = 15e6  # bytes a second: the papers' "seconds at 15 MB/s"
 
 

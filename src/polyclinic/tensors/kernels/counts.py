@@ -27,8 +27,6 @@ import polyclinic.tensors.simd.jit  # noqa: F401  (where compiled kernels are ke
 from polyclinic.tensors.kernels.em import products, stacked_rows
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["EPS", "Likelihood", "expected_events", "log_likelihood", "place"]
-
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 Likelihood = Literal["poisson", "bernoulli"]

@@ -24,8 +24,6 @@ if TYPE_CHECKING:
     from cupy import RawKernel, RawModule
     from cupy import ndarray as Card  # an array on the card
 
-__all__ = ["DeviceTensor", "GraphicsCard", "instances", "memberships", "products", "source", "unit_statistics"]
-
 Matrix = NDArray[np.float64]
 Precision = Literal["float64", "float32"]
 THREADS: Final = 256

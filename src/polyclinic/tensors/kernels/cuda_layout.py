@@ -15,8 +15,6 @@ from numpy.typing import NDArray
 
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["CHUNK", "FAN", "SLAB", "TILE", "Copy", "Sums", "Turns", "arrange", "in_blocks", "turns"]
-
 CHUNK: Final = 128  # entries of one key that one group of lanes adds up
 FAN: Final = 128  # partial rows added in one go
 SLAB: Final = 1024  # rows of one partial Gram

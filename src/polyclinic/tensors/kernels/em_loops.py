@@ -16,8 +16,6 @@ from polyclinic.tensors.simd.jit import kernel
 from polyclinic.tensors.simd.lanes import EIGHT, lane_sum, load_at, store_at
 from polyclinic.tensors.simd.rows import add_row, multiply, scale, spread
 
-__all__ = ["LANES", "UNIT", "memberships", "products", "statistics"]
-
 UNIT: Final = 65_536  # a patient's vector has at most this length, in whole grid steps
 LARGEST: Final = 1e15  # counts above are scaled down together: only their ratios matter, and squares must stay finite
 SMALLEST, LIFT = (

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 from polyclinic.tensors.simd.jit import kernel
 from polyclinic.tensors.simd.rows import WIDTH, aligned, axpy, lanes, load, ramp, store
 
-__all__ = ["hals", "ridged"]
-
 Matrix = NDArray[np.float64]
 ROWS: Final = 8 * WIDTH  # rows worked off side by side, one per lane: enough independent sums to hide latency
 

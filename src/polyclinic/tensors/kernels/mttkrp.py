@@ -41,8 +41,6 @@ from polyclinic.tensors.simd.rows import (
 )
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["inner", "model", "model_at", "mttkrp", "residuals_at", "squared_error"]
-
 A = TypeVar("A")
 B = TypeVar("B")
 

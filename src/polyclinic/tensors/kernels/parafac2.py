@@ -25,8 +25,6 @@ from numpy.typing import NDArray
 import polyclinic.tensors.simd.jit  # noqa: F401  (where compiled kernels are kept)
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["CourseSums", "Visits", "course_sweep", "visits_of"]
-
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 PIECES: Final = 16

@@ -19,8 +19,6 @@ from polyclinic.tensors.simd.rows import blocks, lanes, padded
 from polyclinic.tensors.simd.sgd_step import descend, prefetch
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Entries", "epoch", "sgd_epoch", "shuffle"]
-
 Matrix = NDArray[np.float64]
 BUCKET: Final = 16_384  # entries in a bucket: fits the second-level cache
 AHEAD: Final = 12  # entries between asking for a row and using it

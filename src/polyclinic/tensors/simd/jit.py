@@ -10,8 +10,6 @@ from typing import Any
 
 import numba
 
-__all__ = ["kernel"]
-
 
 def _cache_folder() -> None:
     """Point numba's cache at a writable folder if the package's own folder is not writable.

@@ -28,8 +28,6 @@ from polyclinic.tensors.simd.llvm import (
 )  # fmt: skip
 from polyclinic.tensors.simd.rows import lanes
 
-__all__ = ["EIGHT", "lane_sum", "load_at", "store_at"]
-
 EIGHT: Final = lanes(2)  # the shape of eight doubles: two vectors
 
 

@@ -10,11 +10,6 @@ from numba.core import cgutils, types
 from numba.core.datamodel import models
 from numba.extending import intrinsic, register_model
 
-__all__ = [
-    "DOUBLE", "I32", "I64", "VECTOR", "WIDTH", "Context", "Emitted", "RowType", "Word", "add_up", "block_at", "code_at", "fma",
-    "left_of", "make_row", "mask_of", "padded_row", "parts_of", "pointer", "splat", "vectors_at", "wide", "word",
-]  # fmt: skip
-
 WIDTH: Final = 4  # doubles in one vector: AVX2's width; AVX-512 and NEON split or join it without loss
 
 

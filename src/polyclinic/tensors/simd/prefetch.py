@@ -18,8 +18,6 @@ from numpy.typing import NDArray
 
 from polyclinic.tensors.simd.llvm import I32, I64, WIDTH, Context, Emitted, code_at, padded_row, wide, word
 
-__all__ = ["ask", "distance"]
-
 FAR: Final = np.uint64(8)  # entries ahead
 LARGE: Final = 1 << 20  # bytes of factors below which nothing is asked for
 SHORT: Final = 16  # columns of a row below which nothing is, either

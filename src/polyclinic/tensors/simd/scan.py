@@ -7,8 +7,6 @@ from numpy.typing import NDArray
 
 from polyclinic.tensors.simd.jit import kernel
 
-__all__ = ["largest"]
-
 
 @kernel
 def _largest(a: NDArray[np.float64]) -> float:

@@ -25,8 +25,6 @@ from polyclinic.tensors.simd.llvm import (
     word,
 )  # fmt: skip
 
-__all__ = ["descend", "prefetch"]
-
 
 @word
 def prefetch(typingctx: object, shape: BaseTuple, array: types.Array, i: types.Integer) -> Emitted:

@@ -7,8 +7,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import ConfigError, DataError
 
-__all__ = ["folds", "knn_predict", "persons"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 

@@ -20,8 +20,6 @@ from polyclinic.methods.similarity.unpsl import UnPSL
 from polyclinic.protocol.params import checked
 from polyclinic.util.threads import one_thread
 
-__all__ = ["UnPSLCV"]
-
 Array = NDArray[np.float64]
 Index = NDArray[np.int64]
 # what None means: neighbours of labelled patients want a metric near the Euclidean one, judged pairs a good fit
