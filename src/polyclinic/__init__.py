@@ -1,4 +1,4 @@
-"""Polyclinic: many clinics, one model, no shared patients.
+"""Polyclinic: many clinics, one model, no shared records.
 
 Hospitals learn together what no one of them can see alone, and only sums cross the wire. What type checkers read is
 ``__init__.pyi``, which ``python tests/models/keywords.py`` writes from the tables below.

@@ -71,7 +71,7 @@ def usage() -> str:
         [
             "Usage: polyclinic VERB [OPTIONS]",
             "",
-            "Many clinics, one model, no shared patients.",
+            "Many clinics, one model, no shared records.",
             "",
             *lines,
             "",

@@ -51,7 +51,7 @@ from polyclinic.util.table import Table
 __all__ = ["Linked", "PrivateLink", "PrivateLinkPublic", "expected", "judged", "reach", "too_little"]
 
 Array = NDArray[np.float64]
-# docs/decisions/0012-what-comes-back-is-asked-of-every-study.md
+# docs/dev/decisions/0012-split-half-replication.md
 PART: Final = 0.1  # of the fit's mu^2
 SHARES: Final = {"n": 0.03, "means": 0.12, "squares": 0.15, "products": 0.7}
 RHO, SPREAD, LEAST, USUAL = 0.2, 0.2, 3.0, 10  # it is bought where this correlation of scores of this spread has this z

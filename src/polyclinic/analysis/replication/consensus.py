@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 __all__ = ["BACK", "PARTLY", "Matched", "matched"]
 
 Array = NDArray[np.float64]
-# docs/decisions/0012-what-comes-back-is-asked-of-every-study.md judges pairs of halves by it
+# docs/dev/decisions/0012-split-half-replication.md judges pairs of halves by it
 BACK: Final = 0.8  # cosine between halves from which a phenotype comes back
 PARTLY: Final = 0.5  # cosine below which a column is another phenotype
 COLUMNS: Final = (
@@ -35,7 +35,7 @@ COLUMNS: Final = (
     "sites",
     "replicable",
 )
-# docs/decisions/0012-what-comes-back-is-asked-of-every-study.md
+# docs/dev/decisions/0012-split-half-replication.md
 SCATTER: Final = 1.1  # of log(1 - cosine) between one halving and the mean of others
 
 

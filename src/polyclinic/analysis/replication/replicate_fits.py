@@ -25,7 +25,7 @@ class ReplicateFits(Parallel):
     Every half has its own seed, so its own hash of the codes and its own random numbers: a shared one fakes agreement. A half starts
     from its own Gram where it has the patients for one (16 a cell), else at random; its sums then travel packed, too. Where
     the structure is weak a half of SumALS keeps the 1.8 times as many columns of its search: of two tight fits each makes its own
-    compromises, and columns that are there with room to spare agree (docs/decisions/0012).
+    compromises, and columns that are there with room to spare agree (docs/dev/decisions/0012).
     Under privacy there is no fit on everybody: the halves alone cost the epsilon of one fit.
     """
 

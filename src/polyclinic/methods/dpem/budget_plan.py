@@ -30,24 +30,24 @@ VOTE: Final = 0.02  # share that asks whether a prior fits
 # docs/explanation/privacy.md, a prior
 VERDICT: Final = 0.02  # share that asks at the end whether the fit is better than its prior by itself
 RANK, LEAST, FREE_ROUNDS = 40, 20, 20
-# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
+# docs/dev/decisions/0013-dpem-budget-plan.md
 CLEAR: Final = (
     2.0,
     4.0,
 )  # signal of a column against its noise: up to the first it is searched for, from the second it is found early
-# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
+# docs/dev/decisions/0013-dpem-budget-plan.md
 ROUNDS: Final = (16, 12)  # there a fit has so many rounds
-# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
+# docs/dev/decisions/0013-dpem-budget-plan.md
 RISING: Final = (0.5, 2.0)  # there the shares of the rounds rise like this power of their number
-# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
+# docs/dev/decisions/0013-dpem-budget-plan.md
 MEMORY: Final = (0.85, 0.95)  # a release counts for so much less with every later one
-# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
+# docs/dev/decisions/0013-dpem-budget-plan.md
 STEPS: Final = (
     32,
     12,
     4,
 )  # and a patient is placed by so many EM steps within a round; by the last where noise is soft
-# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
+# docs/dev/decisions/0013-dpem-budget-plan.md
 SOFT: Final = (6.0, 18.0)  # signal from which the noise no longer shakes EM loose, and from which it does not at all
 # docs/explanation/privacy.md, without noise
 FREE_RANK: Final = 30
@@ -126,7 +126,7 @@ def plan_for(
     Phenotypes that stand out clearly are found in the first rounds, loud as these are, and gain most by many quiet sums of the
     last ones; where little stands out the early rounds decide which phenotypes are found, and sums taken before they were
     found mislead. Patients who are placed in few steps are placed less sharply, which keeps EM from dividing phenotypes
-    wrongly where the noise does not (docs/decisions/0013).
+    wrongly where the noise does not (docs/dev/decisions/0013).
 
     Examples
     --------

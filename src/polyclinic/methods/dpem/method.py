@@ -38,7 +38,7 @@ __all__ = ["DPEM"]
 # limit: of the encoding of a sum
 BOUND: Final = 2.0**31  # patients at one site, at most; public
 VOTE_STEPS, FREE_STEPS, LAST_STEPS = 32, 16, 50  # EM steps that place a patient: for a vote, without noise, at the end
-# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
+# docs/dev/decisions/0013-dpem-budget-plan.md
 REGROUP: Final = (4, 6, 8)  # after these rounds, if asked, pieces are joined and heavy phenotypes split
 ANNEALED, COLD = 20, 0.2  # rounds from which a fit without noise is annealed, and the power it begins with
 

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 __all__ = ["alike", "breadth", "drawn_apart", "groups", "joined", "pieces", "split"]
 
 Array = NDArray[np.float64]
-# docs/decisions/0013-shares-and-memory-by-a-public-signal.md
+# docs/dev/decisions/0013-dpem-budget-plan.md
 BROAD: Final = 1.5  # a union broader than this many times the median phenotype holds more than one
 # definition: bisection
 CLOSER: Final = 0.5  # such a union is asked again at a likeness that is by this part of what is left nearer to 1

@@ -17,7 +17,7 @@ from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture
 
 # Added to variances, in squared cells: EM narrows a group that starts too wide, one too narrow is stuck.
 CELL_VARIANCE = 0.25
-FLAT = 3  # features up to which a grid is laid in all of them: docs/decisions/0005-mixtures-in-public-units.md
+FLAT = 3  # features up to which a grid is laid in all of them: docs/dev/decisions/0005-mixture-units.md
 SIDES = {1: (64, 256), 2: (16, 64), 3: (8, 16)}  # limit: cells per axis, coarse and fine, at most 4,096 in all
 
 

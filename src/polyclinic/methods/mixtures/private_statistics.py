@@ -3,7 +3,7 @@
 Every record is measured in units of each group's own, public, covariance: ``y = P_j'(x - mu_j)`` with the OLD centre, so that
 one release serves the whole M-step. A patient's row is ``r_j (1, y / c, y y' / c^2) / sqrt 3`` over all groups, pulled back to
 length 1 where it is longer. Inside the radius ``c`` its length is at most ``|r|_2 sqrt(1 + 1 + 1) / sqrt 3 <= 1`` already, so
-typical patients are untouched, and the sensitivity is 1 whatever the record (docs/decisions/0005-mixtures-in-public-units.md). Against raw moments in a ball of radius R
+typical patients are untouched, and the sensitivity is 1 whatever the record (docs/dev/decisions/0005-mixture-units.md). Against raw moments in a ball of radius R
 (sensitivity sqrt 3 in units of R^2) the noise on a covariance falls from R^2 to c^2 times the group's own variance.
 
 Pulling back outliers shrinks covariances a little; under a Gaussian the factor is a known constant, and is divided out.

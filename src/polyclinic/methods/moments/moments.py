@@ -9,7 +9,7 @@ cells in billions next to a jitter of 1e-5). So four sums zoom in, with a public
     second-moments    m' = m + s sum z / n,   C  = sum z z' / n - (sum z / n)(sum z / n)'
 
 Around the last centre the second moments are at most (sum |z|)^2 <= (2n)^2. That bound is tight and public, and nothing cancels
-(docs/decisions/0005-mixtures-in-public-units.md). With privacy one noisy release of records in a public ball replaces the sums.
+(docs/dev/decisions/0005-mixture-units.md). With privacy one noisy release of records in a public ball replaces the sums.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from polyclinic.records.sites.site import Site
 Array = NDArray[np.float64]
 GRID = 2.0**-20  # limit: noisy statistics are whole multiples of it, so that sums and noise are exact integers
 ROOM = 1 + 1e-9  # limit: rounding of float64 sums, granted above a mathematical bound
-ZOOMS = 2  # docs/decisions/0005-mixtures-in-public-units.md
+ZOOMS = 2  # docs/dev/decisions/0005-mixture-units.md
 RADIUS = 1e6  # limit: no value exceeds it, unless a study says otherwise
 
 

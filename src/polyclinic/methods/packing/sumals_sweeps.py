@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from polyclinic.methods.sumals import SumPublic
 
 Array = NDArray[np.float64]
-KEPT = 3  # sweeps of a half that keeps all phenotypes of its search (docs/decisions/0012)
+KEPT = 3  # sweeps of a half that keeps all phenotypes of its search (docs/dev/decisions/0012)
 UNSURE = (
     8.0  # before the first sweep explained energy is known over cells only, where codes that collide explain each other
 )

@@ -1,7 +1,7 @@
 """FLARE's own enrolment commands, run for the user: ``nvflare cert request``, ``cert approve`` and ``package``.
 
 They make the TLS key and the request at the site, sign it at the coordinator, and assemble the startup kit at the site.
-What they do not do is ours (docs/decisions/0008): bind the signing key, carry the files, refuse code. They write an audit
+What they do not do is ours (docs/dev/decisions/0008): bind the signing key, carry the files, refuse code. They write an audit
 note under the home folder; here that is inside our own folder. Pinned to nvflare 2.9.0.
 """
 
