@@ -51,10 +51,10 @@ def main() -> None:
         model.fit(sites)
         seconds = time.process_time() - cpu
         error = (1 - model.score(sites)) ** 2 * total
-        found = pc.metrics.factor_match_score(sites.truth.factors, [model.factors_[1]])
+        found = pc.metrics.recovery(sites.truth.factors, [model.factors_[1]])
         rounds = model.traffic_.rounds
         print(
-            f"{name}: {rounds} rounds, {seconds:.1f} processor s, squared error {error:.0f}, FMS {found:.3f}",
+            f"{name}: {rounds} rounds, {seconds:.1f} processor s, squared error {error:.0f}, FMS {found.recall:.3f}, precision {found.precision:.3f}",
             flush=True,
         )
     cpu = time.process_time()
@@ -62,9 +62,9 @@ def main() -> None:
     seconds = time.process_time() - cpu
     A, B, C = found[1] if isinstance(found, tuple) and len(found) == 2 else found.factors
     error = float(sum(np.square(x - (b * a) @ C.T).sum() for x, a, b in zip(X, A, B)))
-    score = pc.metrics.factor_match_score(sites.truth.factors, [np.maximum(C, 0)])
+    score = pc.metrics.recovery(sites.truth.factors, [np.maximum(C, 0)])
     print(
-        f"MatCoupLy: {args.iterations} iterations, {seconds:.1f} processor s, squared error {error:.0f}, FMS {score:.3f}"
+        f"MatCoupLy: {args.iterations} iterations, {seconds:.1f} processor s, squared error {error:.0f}, FMS {score.recall:.3f}, precision {score.precision:.3f}"
     )
 
 

@@ -23,7 +23,7 @@ import polyclinic as pc
 from polyclinic.analysis.simulated.prediction import predict, split
 from polyclinic.datasets.truth import Truth
 from polyclinic.records.sites.site import Sites, pooled
-from polyclinic.tensors.matching import match
+from polyclinic.tensors.matching import match, recovery
 from polyclinic_papers.heldout import CountModel, marginal_model
 
 
@@ -56,8 +56,10 @@ def one(patients: int, epsilon: float, seed: int) -> dict[str, float]:
     rng = np.random.default_rng(seed)
     random = CountModel([rng.gamma(0.5, size=(n, 30)) for n in everyone.shape[1:]])
     codes, wrong, missed = ghosts(m, net.truth)
+    score = recovery(list(net.truth.factors), m.factors_)
     return {
-        "fms": float(match(m.factors_, list(net.truth.factors)).likeness.mean()),
+        "fms": score.recall,
+        "precision": score.precision,
         "auc": auc(CountModel.of(m), net, 1),
         "auc_planted": auc(CountModel(known), net, 1),
         "auc_random": auc(random, net, 0),
@@ -82,7 +84,7 @@ def row(patients: int, epsilon: float, repeats: int, first: int = 0, jobs: int =
     out |= {f"{k}_se": float(v[k].std(ddof=1) / sqrt(repeats)) if repeats > 1 else nan for k in ("fms", "ghosts")}
     out |= {"fms_worst": float(v["fms"].min()), "fms_sd": float(v["fms"].std())}
     print(
-        f"{patients:>8,}{epsilon:>6g}{out['fms']:>8.3f} ±{out['fms_se']:.3f}{out['fms_worst']:>7.3f}{out['auc']:>7.3f}"
+        f"{patients:>8,}{epsilon:>6g}{out['fms']:>8.3f} ±{out['fms_se']:.3f}{out['fms_worst']:>7.3f}{out['precision']:>10.3f}{out['auc']:>7.3f}"
         f"{out['auc_planted']:>9.3f}{out['auc_random']:>8.3f}{out['codes']:>7.1f}{out['ghosts']:>8.1%} ±{out['ghosts_se']:.1%}"
         f"{out['missed']:>8.1%}{out['phenotypes']:>6.1f}{out['seconds']:>7.1f}",
         flush=True,
@@ -102,7 +104,7 @@ def main() -> None:
     ask.add_argument("--json", type=Path, default=None)
     given = ask.parse_args()
     print(
-        f"{'patients':>8}{'eps':>6}{'FMS':>15}{'worst':>7}{'AUC':>7}{'planted':>9}{'random':>8}{'codes':>7}{'ghosts':>14}{'missed':>8}{'R':>6}{'s':>7}"
+        f"{'patients':>8}{'eps':>6}{'FMS':>15}{'worst':>7}{'precision':>10}{'AUC':>7}{'planted':>9}{'random':>8}{'codes':>7}{'ghosts':>14}{'missed':>8}{'R':>6}{'s':>7}"
     )
     rows = [row(n, e, given.seeds, given.first, given.jobs) for n in given.patients for e in given.epsilon]
     if given.large:

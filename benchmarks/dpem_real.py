@@ -53,7 +53,7 @@ from polyclinic.protocol.interfaces import seeds
 from polyclinic.protocol.loop import run
 from polyclinic.records.ingest import read_sites
 from polyclinic.records.sites.site import Site, Sites, pooled
-from polyclinic.tensors.matching import match
+from polyclinic.tensors.matching import match, recovery
 from polyclinic_papers.heldout import (
     CountModel,
     code_completion,
@@ -63,7 +63,7 @@ from polyclinic_papers.heldout import (
 )
 
 RANKS = (10, 20, 40)
-COLUMNS = ("kept", "cells", "codes", "same", "fms", "ghosts", "shown", "back", "flagged", "seconds")
+COLUMNS = ("kept", "cells", "codes", "same", "fms", "precision", "ghosts", "shown", "back", "flagged", "seconds")
 READ = {  # kind of source, folder, modes, codes kept of each
     "claims": ("synpuf", "cms_desynpuf", {"procedure": 202, "diagnosis": 316}),
     "icu": ("mimic3", "mimic3_demo", {"drug": 100, "diagnosis": 200}),
@@ -191,12 +191,14 @@ class Bench:
 
 
 def likeness(model: pc.DPEM, truth: Truth) -> dict[str, float]:
-    """FMS, and the share of the codes shown that are outside the truth."""
+    """FMS (recall), precision, and the share of the codes shown that are outside the truth."""
     pairs = match(model.factors_, list(truth.factors))
     shown = [s[:, pairs.left] for s in model.shown_]
     real = [f[:, pairs.right] > 0 for f in truth.factors]
     wrong = sum(int((s & ~f).sum()) for s, f in zip(shown, real))
-    return {"fms": float(pairs.likeness.mean()), "ghosts": wrong / max(sum(int(s.sum()) for s in shown), 1)}
+    score = recovery(list(truth.factors), model.factors_)
+    figures = {"fms": score.recall, "precision": score.precision}
+    return figures | {"ghosts": wrong / max(sum(int(s.sum()) for s in shown), 1)}
 
 
 def one_split(job: Job) -> tuple[int, dict[str, dict[str, float]]]:

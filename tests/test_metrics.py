@@ -47,9 +47,17 @@ def test_factor_match_score_ignores_order_sign_and_scale() -> None:
     b = [x[:, [3, 1, 0, 2]] * [1.0, -2.0, 3.0, -0.5] for x in a]
     assert pc.metrics.factor_match_score(a, b) == pytest.approx(1.0)
     fewer = [x[:, :2] for x in b]
-    assert pc.metrics.factor_match_score(a, fewer) == pytest.approx(1.0)  # mean over the smaller rank
+    assert pc.metrics.factor_match_score(fewer, a) == pytest.approx(1.0)
     other = [rng.standard_normal((9, 4)), rng.standard_normal((7, 4))]
     assert 0 <= pc.metrics.factor_match_score(a, other) < 0.7
+
+
+def test_factor_match_score_counts_components_that_the_model_lacks() -> None:
+    truth, half = [np.eye(4)], [np.eye(4)[:, :2]]
+    assert pc.metrics.factor_match_score(truth, half) == pytest.approx(0.5)
+    assert pc.metrics.recovery(truth, half) == pc.metrics.recovery([-np.eye(4)[:, ::-1]], half)
+    scored = pc.metrics.recovery(half, [np.column_stack([np.eye(4), np.zeros(4)])])
+    assert (scored.recall, scored.precision, scored.components) == pytest.approx((1.0, 0.5, 4))
 
 
 def test_factor_match_score_multiplies_over_modes_and_penalises_weights() -> None:

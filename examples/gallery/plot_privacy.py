@@ -15,7 +15,7 @@ budgets = (0.25, 0.5, 1.0, 2.0, 4.0, 8.0)
 match = []
 for epsilon in budgets:
     model = pc.DPEM(rank=20, aggregation="masked", seed=0, privacy=pc.Privacy(epsilon=epsilon, delta=1e-6)).fit(sites)
-    match.append(pc.metrics.factor_match_score(model.factors_, sites.truth.factors))
+    match.append(pc.metrics.factor_match_score(sites.truth.factors, model.factors_))
     print(f"{model.privacy_.headline}: match {match[-1]:.2f}")
 
 # %%

@@ -21,7 +21,7 @@ for axis, zeros in zip(axes, ("observed", "missing")):
     a, b, c = model.transform(tensor), *model.factors_
     predicted = (a[cells[:, 0]] * b[cells[:, 1]] * c[cells[:, 2]]).sum(1)
     axis.hist(np.clip(predicted, -0.5, 2.5), bins=40, color="#0072B2")
-    match = pc.metrics.factor_match_score(model.factors_, sites.truth.factors)
+    match = pc.metrics.factor_match_score(sites.truth.factors, model.factors_)
     axis.set_title(f'zeros="{zeros}": match with the truth {match:.2f}')
     axis.set_xlabel("predicted count of a random cell")
 axes[0].set_ylabel("cells")

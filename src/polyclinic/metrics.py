@@ -11,10 +11,10 @@ from numpy.typing import NDArray
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp as kernels
-from polyclinic.tensors.matching import factor_match_score
+from polyclinic.tensors.matching import factor_match_score, recovery
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["factor_match_score", "fit", "held_out", "rmse", "rmse_at", "squared_error"]
+__all__ = ["factor_match_score", "fit", "held_out", "recovery", "rmse", "rmse_at", "squared_error"]
 
 Matrix = NDArray[np.float64]
 Over = Literal["observed", "full", "per_nonzero"]

@@ -147,7 +147,7 @@ def test_five_seeds_find_the_phenotypes_and_predict_the_outcome() -> None:
             m = cls(rank=rank, seed=seed)
             auc.setdefault(cls.__name__, []).append(outcome_auc(m, sites, 0.6, seed).auc)
             fms.setdefault(cls.__name__, []).append(
-                pc.metrics.factor_match_score(m.fit(sites).factors_, sites.truth.factors)
+                pc.metrics.factor_match_score(sites.truth.factors, m.fit(sites).factors_)
             )
         auc.setdefault("random", []).append(random_factors_auc(sites, rank, 0.6, seed))
         for cls in (pc.DPFact, pc.LocalTF):

@@ -16,7 +16,7 @@ from polyclinic.methods.estimators.phenotypes import DPEM, DPFact, LocalTF
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Sites, pooled
-from polyclinic.tensors.matching import factor_match_score, match
+from polyclinic.tensors.matching import factor_match_score, match, recovery
 from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.dpfact import LITERAL
 from polyclinic_papers.experiment import Lab, Result
@@ -55,7 +55,7 @@ def epsilon(lab: Lab) -> Result:
             fms[n, name, eps] = [f["fms"] for f in found]
             if name == FORMAL:
                 apart[f"{n:,} patients, epsilon {eps:g}"] = interval([f["ghosts"] - f["ghosts_raw"] for f in found])
-            keys = ("fms", "stability", "auc", "ghosts", "ghosts_raw")
+            keys = ("fms", "precision", "stability", "auc", "ghosts", "ghosts_raw")
             rows.append([n, name, "none" if eps is None else eps, *(mean_sd([f[k] for f in found]) for k in keys)])
     low, high = min(lab["epsilons"]), max(lab["epsilons"])
     both = [n for n in lab["patients"] if n <= lab["heuristic_up_to"]]
@@ -66,7 +66,8 @@ def epsilon(lab: Lab) -> Result:
             "patients",
             "method",
             f"epsilon (delta {lab['delta']:g}; adjacency as the method's name says)",
-            "FMS to truth",
+            "FMS to truth (recall)",
+            "precision of components",
             "stability: FMS of two runs with fresh noise",
             "outcome AUC (simulation only)",
             "shown codes outside the planted ones",
@@ -170,10 +171,11 @@ def _planted(patients: int, model: Any, seed: int, *, twice: bool = False) -> di
         fitted = model.fit(network)
         again = None if model.params.privacy is None or not twice else model.with_params().fit(network)
     except Divergence:
-        return dict.fromkeys(("fms", "stability", "auc", "ghosts", "ghosts_raw"), 0.0) | {"auc": None}
+        return dict.fromkeys(("fms", "precision", "stability", "auc", "ghosts", "ghosts_raw"), 0.0) | {"auc": None}
     shown, raw = _ghosts(fitted, network.truth) if isinstance(model, DPEM) else (None, None)
     return {
-        "fms": factor_match_score(fitted.factors_, network.truth.factors),
+        "fms": factor_match_score(network.truth.factors, fitted.factors_),
+        "precision": recovery(network.truth.factors, fitted.factors_).precision,
         "stability": None if again is None else factor_match_score(fitted.factors_, again.factors_),
         "auc": _outcome(fitted, *by_patient(network, 0.6, seed)),
         "ghosts": shown,

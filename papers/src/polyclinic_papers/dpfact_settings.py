@@ -97,8 +97,8 @@ def _fms(lab: Lab, name: str, epsilon: float, seed: int) -> dict[str, float]:
     begun = open_factors(start(network[0].counts().shape[1:], lab["rank"], seed), zeros="missing")
     return {
         "own": factor_match_score(noisy.factors_, clear),
-        "truth": factor_match_score(noisy.factors_, network.truth.factors),
-        "clear": factor_match_score(clear, network.truth.factors),
+        "truth": factor_match_score(network.truth.factors, noisy.factors_),
+        "clear": factor_match_score(network.truth.factors, clear),
         "start": factor_match_score(begun, clear),
     }
 
@@ -167,7 +167,7 @@ def _norms(lab: Lab, value: float, seed: int) -> dict[str, Any]:
         "absent": float(absent.sum()),
         "recall": float((is_off & absent).sum() / max(absent.sum(), 1)),
         "precision": float((is_off & absent).sum() / max(is_off.sum(), 1)),
-        "fms": factor_match_score(model.factors_, network.truth.factors),
+        "fms": factor_match_score(network.truth.factors, model.factors_),
     }
 
 
@@ -256,7 +256,7 @@ def _point(lab: Lab, point: Point, seed: int) -> dict[str, float] | None:
     except PolyclinicError:
         return None
     return {
-        "fms": factor_match_score(model.factors_, network.truth.factors),
+        "fms": factor_match_score(network.truth.factors, model.factors_),
         "observed": score["rmse_observed"],
         "full": score["rmse_full"],
     }

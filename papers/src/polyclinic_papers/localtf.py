@@ -248,4 +248,4 @@ def four_mode(lab: Lab) -> Result:
 def _four(cls: Any, patients: int, seed: int) -> dict[str, float]:
     network = planted_four_mode(patients=patients, seed=seed)
     m = cls(rank=network.truth.rank + 2, seed=seed, weighting="none").fit(network)
-    return {"fms": factor_match_score(m.factors_, network.truth.factors), "fit": m.quality(network)["fit"]}
+    return {"fms": factor_match_score(network.truth.factors, m.factors_), "fit": m.quality(network)["fit"]}

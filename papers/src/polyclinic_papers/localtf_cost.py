@@ -182,5 +182,5 @@ def _passes(lab: Lab, b: int, seed: int) -> dict[str, Any]:
         "rounds": None if at is None else at + 1,
         "bytes": None if at is None else found.bytes[at],
         "ratio": found.full[-1] / known.full,
-        "fms": factor_match_score(found.model.factors_, network.truth.factors),
+        "fms": factor_match_score(network.truth.factors, found.model.factors_),
     }

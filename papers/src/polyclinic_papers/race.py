@@ -121,7 +121,7 @@ class Pooled:
                 "full": score["rmse_full"],
                 "observed": score["rmse_observed"],
                 "zero": float(np.sqrt(union.norm_squared() / cells)),
-                "truth": to_truth(model.result_, truth_of(sites)),
+                "truth": to_truth(model.result_, truth_of(sites)).get("fms_to_truth"),
             }
 
         return cls(**lab.part(f"pooled {data} {rank} {seed}", fit))

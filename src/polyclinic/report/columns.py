@@ -112,7 +112,8 @@ TABLES: Final[dict[str, ReportTable]] = {
         ),
     ),
     "comparison_private": ReportTable(
-        "The same under patient-level privacy.", ("model", "guarantee", "fms_to_truth", "auc", "seconds")
+        "The same under patient-level privacy.",
+        ("model", "guarantee", "fms_to_truth", "precision_to_truth", "auc", "seconds"),
     ),
     "privacy": ReportTable("The privacy card, line by line.", ("what", "text")),
     "ledger": ReportTable(

@@ -74,30 +74,63 @@ def match(a: Sequence[Matrix], b: Sequence[Matrix], likeness: Matrix | None = No
     return Match(rows.astype(np.int64), right.astype(np.int64), table[rows, right])
 
 
-def factor_match_score(
-    a: Sequence[Matrix],
-    b: Sequence[Matrix],
-    weights: tuple[ArrayLike, ArrayLike] | None = None,
-) -> float:
-    """How alike two models are, from 0 (nothing in common) to 1 (the same phenotypes, in any order and sign).
+@dataclass(frozen=True)
+class ComponentRecovery:
+    """How much of the true components a model recovers, and how much of the model is true.
 
     Parameters
     ----------
-    a, b
-        Lists of factors, (I_n, R_a) and (I_n, R_b). Columns are scaled to length 1; |cos| is multiplied over modes;
-        columns are matched by the Hungarian method; the mean is over the smaller rank (ERRATA E0.15).
+    recall
+        Summed likeness of the matched pairs over the number of true components: the factor match score.
+    precision
+        The same sum over the number of components of the model.
+    components
+        Components of the model that are not empty.
+    """
+
+    recall: float
+    precision: float
+    components: int
+
+
+def recovery(truth: Sequence[Matrix], model: Sequence[Matrix]) -> ComponentRecovery:
+    """Match a model to the truth, and divide by the components of each.
+
+    >>> recovery([np.eye(4)], [np.eye(4)[:, [2, 0]]])
+    ComponentRecovery(recall=0.5, precision=1.0, components=2)
+    """
+    recall = factor_match_score(truth, model)
+    components = int(np.all([np.abs(f).sum(0) > 0 for f in model], axis=0).sum())
+    return ComponentRecovery(recall, recall * truth[0].shape[1] / max(components, 1), components)
+
+
+def factor_match_score(
+    truth: Sequence[Matrix],
+    model: Sequence[Matrix],
+    weights: tuple[ArrayLike, ArrayLike] | None = None,
+) -> float:
+    """Return how much of ``truth`` a model recovers, from 0 (nothing) to 1 (every component, in any order and sign).
+
+    Parameters
+    ----------
+    truth, model
+        Lists of factors, (I_n, R_truth) and (I_n, R_model). Columns are scaled to length 1, and |cos| is multiplied over
+        modes. Columns are matched by the Hungarian method. The sum is divided by R_truth: a component that the model
+        lacks counts as 0 (ERRATA E0.15). :func:`recovery` gives the precision as well.
     weights
-        (R_a,) and (R_b,) weights: adds the papers' penalty 1 - |w_a - w_b| / max(w_a, w_b) for each pair, before
-        matching.
+        (R_truth,) and (R_model,) weights: adds the papers' penalty 1 - |w_a - w_b| / max(w_a, w_b) for each pair,
+        before matching.
 
     Examples
     --------
     >>> factor_match_score([np.eye(3)], [-np.eye(3)[:, [2, 0, 1]]])
     1.0
+    >>> factor_match_score([np.eye(2)], [np.eye(2)[:, :1]])
+    0.5
     >>> factor_match_score([np.eye(2)], [np.eye(2)], weights=([1.0, 2.0], [1.0, 1.0]))
     0.75
     """
-    table = cosines(a, b)
+    table = cosines(truth, model)
     if min(table.shape) == 0:
         raise DataError("a model without phenotypes has no match score")
     if weights is not None:
@@ -107,4 +140,4 @@ def factor_match_score(
             raise DataError(f"weights of lengths {x.shape[0]} and {y.shape[1]} for ranks {table.shape}")
         top = np.maximum(x, y)
         table = table * np.where(top > 0, 1.0 - np.abs(x - y) / np.where(top > 0, top, 1.0), 1.0)
-    return float(match(a, b, table).likeness.mean())
+    return float(match(truth, model, table).likeness.sum() / len(table))

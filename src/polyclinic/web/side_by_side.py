@@ -9,7 +9,7 @@ from polyclinic.report.contents import RunContents
 from polyclinic.report.words import badge
 from polyclinic.tensors.matching import factor_match_score
 
-FIGURES = ("fit", "rmse_full", "rmse_observed", "auc", "fms_to_truth", "log_likelihood", "bic")
+FIGURES = ("fit", "rmse_full", "rmse_observed", "auc", "fms_to_truth", "precision_to_truth", "log_likelihood", "bic")
 COSTS = ("rounds", "bytes_up", "bytes_down")
 
 

@@ -16,7 +16,7 @@ from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.protocol.estimator import Configured
 from polyclinic.records.sites.site import Site, truth_of
 from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.matching import factor_match_score
+from polyclinic.tensors.matching import recovery
 
 __all__ = ["privacy_figures", "quality", "summary", "to_truth"]
 
@@ -35,10 +35,7 @@ def quality(model: object, sites: Sequence[Site], *, seed: int = 0, held: Judgin
     figures: dict[str, object] = dict(value.quality(sites))
     if any(s.labels is not None for s in sites):
         figures |= _outcome(Judging(model, sites, seed) if held is None else held)
-    recovery = to_truth(value, truth_of(sites))
-    if recovery is not None:
-        figures["fms_to_truth"] = recovery
-    return figures
+    return figures | to_truth(value, truth_of(sites))
 
 
 def _outcome(held: Judging) -> dict[str, object]:
@@ -68,10 +65,13 @@ class Planted(Protocol):
     def factors(self) -> Sequence[NDArray[np.float64]]: ...
 
 
-def to_truth(model: Phenotypes, truth: object) -> float | None:
-    """Factor match score to the planted phenotypes of a generated network, codes matched by their labels."""
+def to_truth(model: Phenotypes, truth: object) -> dict[str, float]:
+    """Match score (recall) and precision to the planted phenotypes of a generated network, by the codes' labels.
+
+    Empty where nothing was planted, or where the codes differ.
+    """
     if not isinstance(truth, Planted):
-        return None
+        return {}
     planted = []
     for axis, own, factor in zip(truth.axes, model.axes, truth.factors):
         if axis.labels is None or own.labels is None:
@@ -82,8 +82,9 @@ def to_truth(model: Phenotypes, truth: object) -> float | None:
             np.array([factor[positions[x]] if x in positions else np.zeros(factor.shape[1]) for x in own.labels])
         )
     if [len(f) for f in planted] != [len(f) for f in model.factors]:
-        return None
-    return float(factor_match_score(model.factors, planted))
+        return {}
+    score = recovery(planted, model.factors)
+    return {"fms_to_truth": score.recall, "precision_to_truth": score.precision}
 
 
 def privacy_figures(model: Configured) -> dict[str, object]:

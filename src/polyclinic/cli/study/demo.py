@@ -61,7 +61,7 @@ def _compare(
     rows: list[dict[str, Any]] = []
 
     def row(name: str, sees: str, model: Any, seconds: float) -> None:
-        figures = {**model.quality(sites), "fms_to_truth": to_truth(model.result_, sites.truth)}
+        figures = {**model.quality(sites), **to_truth(model.result_, sites.truth)}
         traffic = model.traffic_
         try:  # factors learned on training patients only; test patients placed by transform
             auc: float | None = outcome_auc(model, sites, 0.6, seed).auc
@@ -142,7 +142,7 @@ def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, A
             {
                 "model": "DPEM",
                 "guarantee": card.headline,
-                "fms_to_truth": to_truth(model.result_, sites.truth),
+                **to_truth(model.result_, sites.truth),
                 "auc": outcome_auc(model, sites, 0.6, seed, fit=False).auc,
                 "seconds": time.perf_counter() - begun,
             }
@@ -191,11 +191,14 @@ def _print_private(console: Console, rows: list[dict[str, Any]]) -> None:
     table = Table(title="\n20,000 generated patients at 6 sites, masked sums, rank 30", title_justify="left")
     for name in ("model", "privacy"):
         table.add_column(name)
-    for name in ("FMS to truth", "outcome AUC (simulation only)", "s"):
+    for name in ("FMS to truth", "precision", "outcome AUC (simulation only)", "s"):
         table.add_column(name, justify="right")
     for r in rows:
         table.add_row(
-            r["model"], r["guarantee"], _number(r["fms_to_truth"], 3), _number(r["auc"], 3), _number(r["seconds"], 1)
+            r["model"],
+            r["guarantee"],
+            *(_number(r[k], 3) for k in ("fms_to_truth", "precision_to_truth", "auc")),
+            _number(r["seconds"], 1),
         )
     console.print(table)
     if rows[-1]["fms_to_truth"] < max(r["fms_to_truth"] for r in rows):

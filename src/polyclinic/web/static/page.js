@@ -240,7 +240,7 @@ const listRuns = async () => {
   if (!$("compare").hidden && all.length) compare();
   return all;
 };
-const WORDS = { fit: "fit", rmse_full: "error over all cells", rmse_observed: "error over recorded cells", auc: "outcome AUC, held-out patients", fms_to_truth: "match to the planted phenotypes", log_likelihood: "log-likelihood", bic: "BIC", rounds: "rounds", bytes_up: "bytes from sites", bytes_down: "bytes to sites" };
+const WORDS = { fit: "fit", rmse_full: "error over all cells", rmse_observed: "error over recorded cells", auc: "outcome AUC, held-out patients", fms_to_truth: "match to the planted phenotypes (recall)", precision_to_truth: "precision against the planted phenotypes", log_likelihood: "log-likelihood", bic: "BIC", rounds: "rounds", bytes_up: "bytes from sites", bytes_down: "bytes to sites" };
 const compare = async () => {
   if (!$("beside").childElementCount) $("beside").replaceChildren(make("p", { class: "soft" }, "Reading both runs …"));
   const answer = await fetch(`/api/compare?a=${encodeURIComponent($("a").value)}&b=${encodeURIComponent($("b").value)}`);
