@@ -1,4 +1,4 @@
-"""One card: MTTKRP, alternating least squares and DPEM's E-step at the sizes of docs/explanation/performance.md.
+"""One card: MTTKRP, alternating least squares and DPEM's E-step at the sizes of docs/benchmarks/performance.md.
 
 ``python benchmarks/card.py [--small]`` prints a table; times are means over repeated runs on the card, layout and upload apart.
 """

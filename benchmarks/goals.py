@@ -1,4 +1,4 @@
-"""What users wait for, against its goals and peers: the table of docs/explanation/performance.md, in one run.
+"""What users wait for, against its goals and peers: the table of docs/benchmarks/performance.md, in one run.
 
     python benchmarks/goals.py                     everything but 1,000 sites and 20 million events
     python benchmarks/goals.py --full              these, too
