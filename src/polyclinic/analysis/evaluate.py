@@ -10,7 +10,7 @@ import numpy as np
 
 from polyclinic.analysis.base import Analysis
 from polyclinic.analysis.completion import Completion
-from polyclinic.analysis.findings import Findings, hidden_counts, outcome_found, survival_found
+from polyclinic.analysis.findings import Findings, hidden_counts, outcome_found, survival_found, without_background
 from polyclinic.analysis.outcome import OutcomeAnalysis
 from polyclinic.analysis.prevalence import Prevalence
 from polyclinic.analysis.private.findings import paid_findings
@@ -176,15 +176,16 @@ def findings_of(
 ) -> Findings:
     """The value of what the acts summed up."""
     values: dict[str, Any] = {}
-    patients = 0
+    patients, carriers = 0, None
     for act, public in zip(acts, publics, strict=True):
         match act:
             case PrivateFindings():
                 private = paid_findings(act, public, plan.outcome, dict(plan.missing))
-                return replace(private, replicability=replicability)
+                return without_background(replace(private, replicability=replicability), act.placer, private.prevalence)
             case Prevalence():
                 patients = int(public.n.sum())
-                values["prevalence"] = hidden_counts(act.prevalence(public), patients, plan.minimum)
+                carriers = act.prevalence(public)
+                values["prevalence"] = hidden_counts(carriers, patients, plan.minimum)
                 values["shown"] = act.shown(public, plan.minimum) if act.params.support else ()
             case TableOne():
                 values["people"] = act.table(public, plan.minimum)
@@ -196,7 +197,8 @@ def findings_of(
             case Completion():
                 values["completion"] = act.table(public)
     missing = {k: v for k, v in plan.missing.items() if not (k == "replicate" and replicability is not None)}
-    return Findings(patients, **values, replicability=replicability, missing=missing)
+    findings = Findings(patients, **values, replicability=replicability, missing=missing)
+    return without_background(findings, acts[0].placer, carriers) if acts else findings
 
 
 def evaluate(

@@ -4,17 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.analysis.outcome import OutcomeAnalysis, OutcomePublic
+from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.statistics.intervals import Z, adjusted, chi_square, normal_p
 from polyclinic.analysis.statistics.roc import Area, calibration, curve, pooled_area
 from polyclinic.analysis.statistics.survival_curves import kaplan_meier, log_rank, restricted_mean
 from polyclinic.analysis.survival import SurvivalAnalysis, SurvivalPublic
+from polyclinic.models.phenotypes.background import background
 from polyclinic.util.table import Table
 
 __all__ = ["Findings", "OutcomeFound", "SurvivalFound", "outcome_found", "survival_found"]
@@ -93,6 +95,7 @@ class Findings:
     not_bought: Mapping[str, str] = field(default_factory=dict)  # figure -> why it could not be read
     ranks: Table | None = None  # several ranks compared; one is suggested, none chosen
     over_cap: float | None = None  # with a formal guarantee: share of patients who carry more than count
+    background: tuple[int, ...] = ()  # components that describe all patients: no phenotypes, no odds ratio
 
     @property
     def predicts_unseen_codes(self) -> bool | None:
@@ -102,7 +105,11 @@ class Findings:
     @property
     def replicable(self) -> int | None:
         """How many phenotypes come back and hold together; None: not asked."""
-        return None if self.replicability is None else sum(bool(r["replicable"]) for r in self.replicability)
+        return (
+            None
+            if self.replicability is None
+            else sum(bool(r["replicable"]) for i, r in enumerate(self.replicability) if i not in self.background)
+        )
 
     def to_json(self) -> dict[str, object]:
         """Plain values, for ``findings.json`` of a run folder."""
@@ -113,6 +120,7 @@ class Findings:
         }
         for name in ("prevalence", "people", "completion", "replicability", "forecast", "ranks"):
             out[name] = _table(getattr(self, name))
+        out["background"] = list(self.background)
         out["not_bought"], out["over_cap"] = dict(self.not_bought), self.over_cap
         out["privacy"] = None if self.privacy_ is None else self.privacy_.to_dict()
         out["predicts_unseen_codes"], out["replicable"] = self.predicts_unseen_codes, self.replicable
@@ -153,7 +161,7 @@ class Findings:
     def __repr__(self) -> str:
         parts = [f"{self.patients:,} patients"]
         if self.replicable is not None and self.replicability is not None:
-            parts.append(f"{self.replicable} of {len(self.replicability)} phenotypes replicable")
+            parts.append(f"{self.replicable} of {len(self.replicability) - len(self.background)} phenotypes replicable")
         if self.outcome is not None and self.outcome.auc is not None:
             a = self.outcome.auc
             parts.append(f"AUC {a.value:.3f} ({a.low:.3f} to {a.high:.3f})")
@@ -324,6 +332,20 @@ def survival_found(act: SurvivalAnalysis, public: SurvivalPublic, minimum: int =
             )
         )
     return tuple(out)
+
+
+def without_background(findings: Findings, placer: Projector, carriers: Table | None) -> Findings:
+    """Label the background components, and remove their odds and hazard ratios."""
+    carried = None if carriers is None else list(carriers["share"])
+    columns = tuple(np.flatnonzero(background(placer.factors, placer.weights, carried)).tolist())
+    if not columns:
+        return findings
+    outcome = findings.outcome
+    if outcome is not None:
+        rows = [r for r in outcome.effects.rows if r[0] not in columns]
+        outcome = replace(outcome, effects=Table(outcome.effects.columns, rows))
+    survival = tuple(s for s in findings.survival if s.phenotype not in columns)
+    return replace(findings, background=columns, outcome=outcome, survival=survival)
 
 
 def hidden_counts(table: Table, total: int, minimum: int = MINIMUM) -> Table:

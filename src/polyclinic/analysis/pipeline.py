@@ -169,7 +169,7 @@ class StudyPipeline(Sequential):
     def _placer(self, public: Any, setting: Schema) -> Projector:
         """Places by the consensus, phenotypes in the order in which the model is published."""
         raw, order = raw_placer(self.method, public, setting), order_of(public)
-        return Projector([f[:, order] for f in raw.factors], lambda site: raw.loads(site)[:, order])
+        return Projector([f[:, order] for f in raw.factors], lambda site: raw.loads(site)[:, order], raw.weights[order])
 
     def finalize_site(self, site: Site, private: Any, public: Any) -> Arrays:
         """Memberships on the consensus; they stay at the site."""

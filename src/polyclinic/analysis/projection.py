@@ -43,10 +43,13 @@ class Projector:
         Per feature mode (I_n, R), not negative or of any sign.
     place
         (patients, R) memberships of a site.
+    weights
+        (R,) size of every component; None: all the same.
     """
 
-    def __init__(self, factors: Sequence[Array], place: Callable[[Site], Array]) -> None:
+    def __init__(self, factors: Sequence[Array], place: Callable[[Site], Array], weights: Array | None = None) -> None:
         self.factors = tuple(np.asarray(f, np.float64) for f in factors)
+        self.weights = np.ones(self.rank) if weights is None else weights
         self._place = place
         self._kept: WeakKeyDictionary[Site, tuple[Array, Array]] = WeakKeyDictionary()
 
@@ -60,7 +63,7 @@ class Projector:
             raise ConfigError(
                 f"a {type(model).__name__} has no phenotypes to evaluate", hint="fit a phenotype method (pc.TRIP ...)"
             )
-        return cls(fitted.factors, fitted.transform)
+        return cls(fitted.factors, fitted.transform, fitted.weights)
 
     @property
     def rank(self) -> int:

@@ -152,8 +152,8 @@ def _card(run: RunContents, r: int, failure: str | None, names: Container[str]) 
     codes, suppressed, shares = _codes(run, r, too_few)
     hidden_by = _reason(run, r)
     reason = hidden_by or ("failed" if failure is not None else "")
-    name = f"Phenotype {r + 1}"
-    if not reason:  # where all its names are taken, its number tells it apart
+    name = f"Background {r + 1}" if r in run.background else f"Phenotype {r + 1}"
+    if not reason and r not in run.background:  # where all its names are taken, its number tells it apart
         suggestion = suggest_name(codes)
         name = suggest_name(codes, avoid=names) or (f"{suggestion} ({r + 1})" if suggestion else name)
     carriers = run.presence["totals"][r] if run.presence else None
@@ -169,7 +169,7 @@ def _card(run: RunContents, r: int, failure: str | None, names: Container[str]) 
         None if carriers is None or not run.patients else carriers / run.patients,
         carriers,
         contributors[r] if contributors is not None else None,
-        next((e for e in run.association.get("effects", ()) if e["phenotype"] == r), None),
+        next((e for e in run.association.get("effects", ()) if e["phenotype"] == r and r not in run.background), None),
         too_few,
         float(run.kept[r, least]),
         run.axes[least].name,

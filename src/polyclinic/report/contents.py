@@ -219,6 +219,12 @@ class RunContents:
         return np.array(kept_shares(self.factors, [h | ~self.carried for h in self.hidden]))
 
     @property
+    def background(self) -> tuple[int, ...]:
+        """Components that describe all patients: the findings know, else the model."""
+        known = self.findings.get("background")
+        return tuple(np.flatnonzero(self.phenotypes.background).tolist() if known is None else known)
+
+    @property
     def effects(self) -> bool:
         """Whether there is anything to show about the outcome but the reason why there is not."""
         return bool(self.association.get("effects"))

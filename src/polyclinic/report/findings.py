@@ -65,6 +65,9 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
         for r in rows_of(found["prevalence"])
     ]
     words = [f"Of {found['patients']:,} patients; counts are sums over all hospitals. Intervals are Wilson's, 95 %."]
+    if found.get("background"):
+        common = ", ".join(called(names, r) for r in found["background"])
+        words.append(f"Background, not counted as phenotypes and without odds ratios: {common}.")
     columns = ["phenotype", "patients", "share", "95 %", "effective patients"]
     tables = [("Prevalence", Table(columns, rows))]
     if found.get("forecast"):  # with a formal guarantee

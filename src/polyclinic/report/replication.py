@@ -69,7 +69,7 @@ def first_words(found: Mapping[str, Any], patients: int | None = None) -> str:
     table = found.get("replicability")
     if not table:
         return ""
-    n, total = found["replicable"], len(table["rows"])
+    n, total = found["replicable"], len(table["rows"]) - len(found.get("background", ()))
     if _too_few(found, patients):
         return (
             f"None of the {total} phenotypes can be shown to come back: {patients} patients are too few for that (about {ENOUGH} "

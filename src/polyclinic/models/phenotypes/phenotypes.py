@@ -12,6 +12,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.errors import DataError
 from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
 from polyclinic.models.origin import Origin
+from polyclinic.models.phenotypes.background import background
 from polyclinic.models.phenotypes.coverage import Coverage, on_codes, patients_of
 from polyclinic.models.phenotypes.projection import Courses, Events, LeastSquares, Likely, Placing
 from polyclinic.records.sites.site import Site
@@ -96,6 +97,11 @@ class Phenotypes(Value):
     def rank(self) -> int:
         """Number of phenotypes."""
         return len(self.weights)
+
+    @property
+    def background(self) -> NDBool:
+        """(R,) True where a component is close to the others together: background, no phenotype."""
+        return background(self.factors, self.weights)
 
     @property
     def saturation(self) -> float | None:
