@@ -1,4 +1,4 @@
-"""The workloads of the benchmarks: hospital-like count tensors of the papers' shapes (``pc.datasets.skewed_counts``)."""
+"""The workloads of the benchmarks: hospital-like count tensors of the papers' shapes (``polyclinic_papers.skewed_counts``)."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import tempfile
 from dataclasses import dataclass
 from pathlib import Path
 
-from polyclinic.datasets import skewed_counts
+from polyclinic_papers.skewed_counts import skewed_counts
 
 
 @dataclass(frozen=True)

@@ -121,18 +121,3 @@ def test_columns_of_a_matrix_go_by_name() -> None:
         np.testing.assert_array_equal(p.transform(more, unseen="drop"), whole)
         with pytest.raises(ProtocolMismatch, match="lac"):
             p.transform(frame[["age", "sbp"]], unseen="drop")
-
-
-def test_tensorly_takes_and_gives_models(fitted: Any) -> None:
-    tl = pytest.importorskip("tensorly")
-    from tensorly.cp_tensor import CPTensor, cp_to_tensor
-
-    m, site = fitted("CPALS signed"), example_sites("tensor", seed=3)[0]
-    t = site.counts()
-    weights, factors = m.result_.to_cp(site)
-    dense = cp_to_tensor(CPTensor((tl.tensor(weights), [tl.tensor(f) for f in factors])))
-    placed = np.einsum("pr,ir,jr->pij", m.transform(site), *m.factors_)
-    np.testing.assert_allclose(dense, placed, atol=1e-12)
-    back = pc.Phenotypes.from_cp(CPTensor((None, [m.transform(site), *m.factors_])), axes=list(m.axes_))
-    assert pc.metrics.factor_match_score(list(back.factors), m.factors_) > 1 - 1e-9
-    assert back.transform(t).shape == (t.patients, 3)

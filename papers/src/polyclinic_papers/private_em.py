@@ -12,13 +12,13 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.aggregation.decentralised.leakage import How, ksg, leak
 from polyclinic.auditing.attacks import em_inversion
 from polyclinic.methods.mixtures import GaussianMixture
 from polyclinic.methods.moments.standardizing import FederatedPCA, Standardizer
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.release import Array
 from polyclinic.records.sites.site import Site
+from polyclinic_papers.leakage import How, ksg, leak
 from polyclinic_papers.samples import load_parkinsons
 
 __all__ = ["figure_2", "figure_3", "inversion", "voices"]

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from polyclinic.alignment.ecdh_ring import ring
-from polyclinic.datasets import icu_network, skewed_counts, split
+from polyclinic.datasets import icu_network, split
 from polyclinic.methods.central.als import CPALS
 from polyclinic.methods.estimators.phenotypes import TRIP, LocalModel
 from polyclinic.records.sites.site import Site, Sites, pooled
@@ -20,6 +20,7 @@ from polyclinic_papers.clock import RATE, clock
 from polyclinic_papers.experiment import Lab, Result
 from polyclinic_papers.interval import interval, mean_sd
 from polyclinic_papers.reach import rmse_of
+from polyclinic_papers.skewed_counts import skewed_counts
 
 __all__ = ["hospitals", "size", "skew"]
 

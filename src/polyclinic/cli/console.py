@@ -7,8 +7,10 @@ import sys
 import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from typing import Any
+from pathlib import Path
+from typing import Annotated, Any
 
+import typer
 from rich.console import Console, ConsoleOptions, ConsoleRenderable, RenderableType, RenderHook
 from rich.measure import Measurement
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
@@ -41,9 +43,18 @@ console = Console(stderr=False, highlight=False, markup=False)
 console.push_render_hook(_Hook())
 
 
-def say_json(value: Mapping[str, object]) -> None:
-    """One JSON object on standard output, for machines."""
-    sys.stdout.write(json.dumps(value, default=str) + "\n")
+Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+NodeFile = Annotated[Path, typer.Option("--node", help="The hospital's node file.")]
+NODE = Path("node.toml")
+
+
+def say(value: Mapping[str, object], as_json: bool, *lines: str) -> None:
+    """One JSON object on standard output for machines, or lines for people."""
+    if as_json:
+        sys.stdout.write(json.dumps(value, default=str) + "\n")
+    else:
+        for line in lines:
+            console.print(line, soft_wrap=True)
 
 
 MERIT = ("rmse_full", "objective", "log_likelihood", "lower_bound", "fit", "rmse_observed", "primal")

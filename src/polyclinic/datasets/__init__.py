@@ -10,7 +10,6 @@ from polyclinic.datasets.planted import planted_counts, planted_four_mode
 from polyclinic.datasets.repeated import repeated_records
 from polyclinic.datasets.split import split
 from polyclinic.datasets.truth import Truth, expected_auc
-from polyclinic.datasets.workload import skewed_counts
 
 __all__ = [
     "Truth",
@@ -25,7 +24,6 @@ __all__ = [
     "planted_courses",
     "planted_four_mode",
     "repeated_records",
-    "skewed_counts",
     "split",
 ]
 

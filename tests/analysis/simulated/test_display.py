@@ -10,7 +10,10 @@ import pytest
 import polyclinic as pc
 from polyclinic.analysis.simulated.presence import presence
 from polyclinic.analysis.simulated.shown_codes import CodeSums, kept_shares
+from polyclinic.models.origin import Origin
 from polyclinic.models.phenotypes.projection import LeastSquares
+from polyclinic.privacy.card.card import central_card
+from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
 
@@ -18,7 +21,9 @@ class Placed:
     """A model whose memberships are given: what the rule alone decides."""
 
     def __init__(self, sites: list[pc.Site], factors: list[np.ndarray], memberships: list[np.ndarray]) -> None:
-        self.result_ = replace(pc.Phenotypes.from_cp((None, factors), patients=False), factors=tuple(factors))
+        origin = Origin.of("given", 1, {}, central_card("given"), ())
+        axes = tuple(Axis.of(None, n) for n in range(1, len(factors) + 1))
+        self.result_ = pc.Phenotypes(origin, tuple(factors), np.ones(factors[0].shape[1]), axes, LeastSquares())
         self.memberships_ = {s.name: a for s, a in zip(sites, memberships)}
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.aggregation.decentralised.subspace import Subspace
 
 
 def test_memberships_of_phenotypes_become_groups_of_patients() -> None:
@@ -23,15 +22,3 @@ def test_memberships_of_phenotypes_become_groups_of_patients() -> None:
     central = pc.GaussianMixture(n_components=3, covariance_type="diag", seed=0, rounds=8, reg_covar=1e-3)
     whole = central.fit(np.concatenate([s.features for s in sorted(standard, key=lambda s: s.name)]))
     np.testing.assert_allclose(groups.means_, whole.means_, atol=1e-6)
-
-
-def test_asynchronous_consensus_gives_the_same_mixture() -> None:
-    rng = np.random.default_rng(0)
-    x = np.concatenate([rng.normal(c, 1.0, (30, 2)) for c in (-3.0, 3.0)])
-    rng.shuffle(x)
-    sites = [pc.Site(f"s{i}", features=p) for i, p in enumerate(np.array_split(x, 5))]
-    options = {"n_components": 2, "rounds": 2, "tol": 0.0, "seed": 0, "start": "box"}
-    plain = pc.GaussianMixture(**options).fit(sites)  # type: ignore[arg-type]
-    late = pc.GaussianMixture(**options, aggregation="subspace").fit(sites, adder=Subspace(schedule="asynchronous"))  # type: ignore[arg-type]
-    np.testing.assert_allclose(late.means_, plain.means_, atol=1e-6)
-    np.testing.assert_allclose(late.covariances_, plain.covariances_, atol=1e-6)

@@ -9,7 +9,6 @@ from typing import Any
 
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
-from numpy.typing import NDArray
 
 from polyclinic.aggregation.decentralised import graph, pdmm
 from polyclinic.aggregation.fixed_point import LIMB, FixedPoint, join, stream
@@ -29,18 +28,12 @@ class MaskPlan:
     constant: float  # c of equations (8), (9)
     sd: float  # of the initial duals, in units of the largest number
     tolerance: float  # of the average, in the same units
-    slots: int  # synchronous: iterations; asynchronous: activations of all nodes together
-    order: NDArray[np.int64] | None  # asynchronous: who is active, by number
-
-    def active(self, slot: int, site: str) -> bool:
-        """Whether a site computes in this slot."""
-        return self.order is None or self.sites[self.order[slot]] == site
+    slots: int  # iterations
 
     @property
     def public(self) -> list[object]:
         """The part that neighbours compare."""
-        order = b"" if self.order is None else digest(self.order)
-        return [self.constant, self.sd, self.tolerance, self.slots, order]
+        return [self.constant, self.sd, self.tolerance, self.slots, b""]  # the last: of an order of nodes, once
 
 
 def gaussian(seed: bytes, size: int, sd: float) -> Array:
@@ -161,7 +154,7 @@ class SubspaceNode(Party):
 
     def _on_value(self, sender: str, slot: int, data: bytes) -> list[Message]:
         fresh = self._slot <= slot < self._plan.slots and sender not in self._heard.get(slot, {})
-        if not fresh or not self._plan.active(slot, sender):
+        if not fresh:
             raise MessageRefused(
                 f"value of slot {slot} from {sender!r} was received before (replayed) or is out of turn"
             )
@@ -177,12 +170,12 @@ class SubspaceNode(Party):
         if self._node is None:
             return out
         while self._slot < self._plan.slots:
-            if self._plan.active(self._slot, self.me) and self._mine is None:
+            if self._mine is None:
                 self._own = self._mine = self._node.value()
                 data = self._mine.astype("<f8").tobytes()
                 out += [self._send(j, "value", data, self._slot) for j in self._near]
             heard = self._heard.get(self._slot, {})
-            if any(j not in heard and self._plan.active(self._slot, j) for j in self._near):
+            if any(j not in heard for j in self._near):
                 return out
             self._node.absorb(self._mine, heard)
             self._latest.update(heard)

@@ -6,8 +6,7 @@ in the form of ERRATA E4.1: with ``z_{i|j} = lambda_{j|i} - c B_{i|j} y_j``
     y_i      = (s_i - sum_j B_{i|j} z_{i|j}) / (1 + c d_i)          node i is active
     z_{j|i} <- z_{i|j} + 2 c B_{i|j} y_i                              at i and at its neighbour j, from the broadcast y_i
 
-All nodes active in every slot is the synchronous schedule; one random node per slot is Algorithm 1. In the synchronous
-schedule the duals act only through ``u_i = sum_j B_{i|j} z_{i|j}`` and ``v_i = sum_j B_{j|i} z_{j|i}``:
+All nodes are active in every slot (Algorithm 1 activates one random node per slot). Then the duals act only through ``u_i = sum_j B_{i|j} z_{i|j}`` and ``v_i = sum_j B_{j|i} z_{j|i}``:
 
     y = (s - u) / (1 + c d),   u' = -v - 2 c A y,   v' = -u - 2 c d y
 
@@ -21,7 +20,6 @@ from functools import lru_cache
 from typing import TYPE_CHECKING
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.release import Array
@@ -151,46 +149,6 @@ def synchronous(a: Array, s: Array, u: Array, v: Array, c: float, count: int) ->
     return y
 
 
-def activate(
-    a: Array, s: Array, z: Array, c: float, order: NDArray[np.int64], y: Array | None = None
-) -> tuple[Array, Array]:
-    """Algorithm 1: one node after the other. ``s`` (n, k), ``z`` (n, n, k) with ``z[i, j] = z_{i|j}``; returns y and z."""
-    n, z = len(a), z.copy()
-    b = np.where(np.arange(n)[:, None] > np.arange(n)[None], 1.0, -1.0)
-    near = [np.flatnonzero(row) for row in a]
-    y = np.zeros_like(s) if y is None else y.copy()
-    for i in order:
-        js = near[i]
-        signs = b[i, js][:, None]
-        y[i] = (s[i] - (signs * z[i, js]).sum(axis=0)) / (1 + c * len(js))
-        z[js, i] = z[i, js] + 2 * c * signs * y[i]
-    return y, z
-
-
-def random_order(a: Array, c: float, sd: float, tolerance: float, seed: bytes) -> NDArray[np.int64]:
-    """Public random activations, as many as needed: who is active in each slot, by number.
-
-    The order is drawn from a public seed, so its convergence can be tried in advance on invented inputs and masks of the
-    same size; it ends where 16 trials are 10 times closer than the tolerance asks.
-    """
-    return np.frombuffer(_random_order(a.tobytes(), len(a), c, sd, tolerance, seed), np.int64)
-
-
-@lru_cache(maxsize=64)
-def _random_order(raw: bytes, n: int, c: float, sd: float, tolerance: float, seed: bytes) -> bytes:
-    a = np.frombuffer(raw).reshape(n, n)
-    rng = np.random.default_rng(np.frombuffer(seed, np.uint32))
-    s = rng.uniform(-1, 1, (n, 16))
-    z = sd * rng.standard_normal((n, n, 16)) * a[:, :, None]
-    y, orders = np.zeros_like(s), []
-    for _ in range(MOST // 8):
-        orders.append(rng.integers(n, size=8 * n))
-        y, z = activate(a, s, z, c, orders[-1], y)
-        if np.abs(y - s.mean(axis=0)).max() < tolerance / 10:
-            return np.concatenate(orders).tobytes()
-    raise ConfigError(f"random activation on this graph of {n} sites needs more than {MOST} activations a node")
-
-
 class PdmmNode:
     """One node's numbers: its input, and for every neighbour the two duals of their edge.
 
@@ -215,11 +173,9 @@ class PdmmNode:
             total -= b * self._near[j]
         return total / (1 + self.c * len(self.sign))
 
-    def absorb(self, mine: Array | None, theirs: Mapping[str, Array]) -> None:
-        """Equation (9) on every edge with an active end: my own broadcast, and those of active neighbours."""
+    def absorb(self, mine: Array, theirs: Mapping[str, Array]) -> None:
+        """Equation (9) on every edge: my own broadcast, and those of my neighbours."""
         for j, b in self.sign.items():
             near, far = self._near[j], self._far[j]
-            if mine is not None:
-                self._far[j] = near + 2 * self.c * b * mine
-            if j in theirs:
-                self._near[j] = far - 2 * self.c * b * theirs[j]
+            self._far[j] = near + 2 * self.c * b * mine
+            self._near[j] = far - 2 * self.c * b * theirs[j]

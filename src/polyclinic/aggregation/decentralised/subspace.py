@@ -34,7 +34,7 @@ import numpy as np
 
 from polyclinic.aggregation.decentralised import graph, pdmm
 from polyclinic.aggregation.decentralised.consensus import MaskPlan, SubspaceNode, gaussian
-from polyclinic.aggregation.decentralised.leakage import Masks, Schedule, mask_sd
+from polyclinic.aggregation.decentralised.leakage import Masks, mask_sd
 from polyclinic.aggregation.fixed_point import LIMB, LIMBS, FixedPoint, join, split
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.vector import flatten, only_added, unflatten
@@ -65,8 +65,6 @@ class Subspace(Aggregator):
     network
         Graph for :meth:`enrol`: ``"complete"``, ``"ring"``, ``"geometric"`` or the edges themselves; ``"auto"`` is complete
         up to 16 sites and geometric above. Between hospitals the roster carries the edges.
-    schedule
-        ``"synchronous"``, or ``"asynchronous"``: one random node after the other, as in Algorithm 1.
     bits
         Largest excess leak of one number at the worst honest site, over what the sum itself tells.
     sd
@@ -89,12 +87,11 @@ class Subspace(Aggregator):
         identities: Mapping[str, Identity] | None = None,
         *,
         network: GraphName | Iterable[tuple[str, str]] = "auto",
-        schedule: Schedule = "synchronous",
         bits: float = 1e-6,
         sd: float | None = None,
     ) -> None:
         self.identities = dict(identities or {})
-        self.network, self.schedule, self.bits, self.sd = network, schedule, bits, sd
+        self.network, self.bits, self.sd = network, bits, sd
         self._plans: dict[tuple[object, ...], MaskPlan] = {}
 
     def enrol(self, roster: Roster) -> Roster:
@@ -118,7 +115,7 @@ class Subspace(Aggregator):
         for _ in range(100):
             edges = graph.geometric(names, rng)
             try:
-                mask_sd(names, edges, roster.colluders, self.bits, self.schedule)
+                mask_sd(names, edges, roster.colluders, self.bits)
             except ConfigError:
                 continue  # some site hangs on too few neighbours: draw again
             return edges
@@ -163,7 +160,7 @@ class Subspace(Aggregator):
             raise ConfigError("a subspace sum is not safe with this roster", faults=faults)
         edges = graph.given(names, roster.edges)
         a = graph.adjacency(names, edges)
-        needed = mask_sd(names, edges, roster.colluders, self.bits, self.schedule)
+        needed = mask_sd(names, edges, roster.colluders, self.bits)
         tolerance = 1 / (4 * n * 2 ** (LIMB - 1))
         most = float(f"{0.45 * tolerance / pdmm.floor_of(a, 1.0):.2g}")
         sd = max(needed, most) if largest else needed if self.sd is None else self.sd
@@ -174,10 +171,7 @@ class Subspace(Aggregator):
                 hint="allow more bits of leak, or use aggregation='masked', which leaks exactly nothing",
             )
         c, _ = pdmm.best_constant(a)
-        if self.schedule == "synchronous":
-            return MaskPlan(names, edges, c, sd, tolerance, pdmm.iterations(a, c, sd, tolerance), None)
-        order = pdmm.random_order(a, c, sd, tolerance, digest([list(names), sorted([list(e) for e in edges])]))
-        return MaskPlan(names, edges, c, sd, tolerance, len(order), order)
+        return MaskPlan(names, edges, c, sd, tolerance, pdmm.iterations(a, c, sd, tolerance))
 
     def exchange(
         self,
@@ -208,20 +202,13 @@ class Subspace(Aggregator):
         s = np.array([split(code.encode(flatten(step, parts[x], x), x)) for x in plan.sites])
         a = graph.adjacency(plan.sites, plan.edges)
         at = {x: i for i, x in enumerate(plan.sites)}
-        if plan.order is None:
-            u, v = np.zeros_like(s), np.zeros_like(s)
-            for edge in sorted(plan.edges):
-                for i, j in (edge, edge[::-1]):  # z_{i|j}
-                    z = pdmm.sign(i, j) * gaussian(secrets.token_bytes(32), s.shape[1], plan.sd)
-                    u[at[i]] += z
-                    v[at[j]] += z
-            y = pdmm.synchronous(a, s, u, v, plan.constant, plan.slots)
-        else:
-            zs = np.zeros((n, n, s.shape[1]))
-            for i, j in plan.edges:
-                zs[at[i], at[j]] = gaussian(secrets.token_bytes(32), s.shape[1], plan.sd)
-                zs[at[j], at[i]] = gaussian(secrets.token_bytes(32), s.shape[1], plan.sd)
-            y, _ = pdmm.activate(a, s, zs, plan.constant, plan.order)
+        u, v = np.zeros_like(s), np.zeros_like(s)
+        for edge in sorted(plan.edges):
+            for i, j in (edge, edge[::-1]):  # z_{i|j}
+                z = pdmm.sign(i, j) * gaussian(secrets.token_bytes(32), s.shape[1], plan.sd)
+                u[at[i]] += z
+                v[at[j]] += z
+        y = pdmm.synchronous(a, s, u, v, plan.constant, plan.slots)
         digits = y * (n * 2 ** (LIMB - 1))
         if np.abs(digits - np.rint(digits)).max() > 0.25 or np.ptp(np.rint(digits), axis=0).any():
             raise ConfigError("consensus was not reached in the planned iterations", hint="report this graph")
@@ -250,8 +237,7 @@ class Subspace(Aggregator):
                 kinds = [*bodies.items(), *(("value", {"slot": low, "sealed": value}) for low, _ in classes)]
                 letter = [Message(i, j, k, step.round, step.name, roster.attempt, body) for k, body in kinds]
                 sizes[lengths] = [size_of(m) for m in letter]
-            active = np.arange(plan.slots) if plan.order is None else np.flatnonzero(plan.order == plan.sites.index(i))
-            counts = [1, 1, 1, *(int(((active >= low) & (active < high)).sum()) for low, high in classes)]
+            counts = [1, 1, 1, *(max(0, min(high, plan.slots) - low) for low, high in classes)]
             yield i, j, sum(n * size for n, size in zip(counts, sizes[lengths]))
 
 

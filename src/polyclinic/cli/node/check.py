@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyclinic.cli.console import Json, say
+
 if TYPE_CHECKING:
     from polyclinic.config import Study
 
@@ -15,10 +17,9 @@ if TYPE_CHECKING:
 def command(
     node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
     study: Annotated[Path | None, typer.Option(help="A study.toml: also checks its codes, tensor and limits.")] = None,
-    json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Check a hospital's node file and database: all faults at once, nothing is sent."""
-    from polyclinic.cli.console import console, say_json
     from polyclinic.config import Node
     from polyclinic.errors import ConfigError
     from polyclinic.privacy.gate.owner_rules import policy_of
@@ -41,21 +42,11 @@ def command(
         found.findings.extend(_forecast(asked))
     faults = [*wrong, *found.faults]
     code = max(found.exit_code, ConfigError.exit_code if wrong else 0)
-    if json:
-        say_json(
-            {"ok": not faults, "faults": faults, "remarks": found.remarks, "findings": found.findings, **found.figures}
-        )
-    else:
-        advice = list(dict.fromkeys(found.advice))
-        told = (("ok     ", found.findings), ("remark ", found.remarks), ("FAULT  ", faults), ("to do  ", advice))
-        for mark, lines in told:
-            for line in lines:
-                console.print(f"{mark}{line}", markup=False, soft_wrap=True)
-        console.print(
-            f"{len(faults)} fault{'s' if len(faults) > 1 else ''}; nothing was sent"
-            if faults
-            else "ready; nothing was sent"
-        )
+    value = {"ok": not faults, "faults": faults, "remarks": found.remarks, "findings": found.findings, **found.figures}
+    marked = {"ok": found.findings, "remark": found.remarks, "FAULT": faults, "to do": dict.fromkeys(found.advice)}
+    lines = [f"{mark:<7}{line}" for mark, lines in marked.items() for line in lines]
+    verdict = f"{len(faults)} fault{'s' if len(faults) > 1 else ''}" if faults else "ready"
+    say(value, json_, *lines, f"{verdict}; nothing was sent")
     if faults:
         sys.exit(code)
 

@@ -2,21 +2,22 @@
 
 from __future__ import annotations
 
+import os
+import time
+from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from polyclinic.cli.console import Json, console, say
+from polyclinic.cli.console import follow as bar
 from polyclinic.cli.node import doctor
-from polyclinic.cli.node.members import COMMANDS, Folder, Json, home_of, say
+from polyclinic.cli.node.members import COMMANDS, Folder, home_of
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
     from polyclinic.node.signed_study import StudyOrder
-import os
-import time
-from collections.abc import Callable
-from typing import Final
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a federation between hosts.")
 app.command("doctor")(doctor.coordinator)
@@ -105,20 +106,14 @@ def status(folder: Folder, json_: Json = False) -> None:
             lines += [f"  {s['what']}"] if s.get("what") else []
             lines += [f"  - {f}" for f in s.get("faults", [])]
             lines.append(f"  go on: polyclinic coordinator resume {folder} {s['study']}")
-    say(value, json_, "\n".join(lines))
+    say(value, json_, *lines)
 
 
 def _seen(name: str, seconds: float | None) -> str:
     if seconds is None:
         return f"{name} (never seen)"
-    ago = (
-        f"{seconds:.0f} s"
-        if seconds < 90
-        else f"{seconds / 60:.0f} min"
-        if seconds < 5400
-        else f"{seconds / 3600:.0f} h"
-    )
-    return f"{name} (last seen {ago} ago)"
+    size, unit = (1, "s") if seconds < 90 else (60, "min") if seconds < 5400 else (3600, "h")
+    return f"{name} (last seen {seconds / size:.0f} {unit} ago)"
 
 
 @app.command()
@@ -171,7 +166,6 @@ def _seconds(wait: str | None) -> float | None:
 
 def _run(home: CoordinatorFolder, order: StudyOrder, json_: bool, wait: float | None = None) -> None:
     """Follow a study to its end; with ``wait`` a process of its own does, and this command looks on for so many seconds."""
-    from polyclinic.cli.console import follow as bar
     from polyclinic.node.flare.coordinator_service import state_of
     from polyclinic.node.flare.jobs import follow
     from polyclinic.protocol.outcome import Progress
@@ -222,12 +216,9 @@ def finish_run(
     lines += [f"  declined: {', '.join(declined)} (why is in their own logs)"] if declined else []
     lines += [f"  without {n}: {'; '.join(r)}" for n, r in away.items() if n not in declined]
     if value["state"] != "finished":
-        lines += [
-            f"  {value.get('what', '')}",
-            *(f"  - {f}" for f in value.get("faults", [])),
-            f"  {value.get('hint', '')}",
-        ]
-    say(out, json_, "\n".join(lines))
+        faults = [f"- {f}" for f in value.get("faults", [])]
+        lines += [f"  {x}" for x in (value.get("what", ""), *faults, value.get("hint", ""))]
+    say(out, json_, *lines)
     if code:
         raise typer.Exit(code)
 
@@ -246,8 +237,6 @@ def _without(run: Path, value: dict[str, Any]) -> dict[str, list[str]]:
 
 def _news(event: dict[str, Any]) -> None:
     """Who is waited for and why, while a study runs."""
-    from polyclinic.cli.console import console
-
     if event["kind"] == "waiting":
         away = ", ".join(_seen(n, s) for n, s in event["sites"].items())
         text = f"waiting for: {away}" if away else ""
@@ -256,7 +245,7 @@ def _news(event: dict[str, Any]) -> None:
         told = event["event"] in ("waiting", "lost", "refused", "bad")
         text = f"{event['site']}: {event['event']}" + (f" ({reasons})" if reasons else "") if told else ""
     if text:
-        console.print(text, markup=False, soft_wrap=True)
+        console.print(text, soft_wrap=True)
 
 
 def _watch(

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
+
+from polyclinic.cli.console import NODE, Json, NodeFile, say
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
@@ -14,8 +15,6 @@ if TYPE_CHECKING:
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run studies through folders; no socket is opened.")
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-NodeFile = Annotated[Path, typer.Option("--node", help="The hospital's node file.")]
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
 Inbox = Annotated[Path, typer.Option("--inbox", help="Folder where the sites' files appear.")]
 Outbox = Annotated[Path, typer.Option("--outbox", help="Folder from which files for the sites are taken.")]
@@ -28,7 +27,6 @@ Resend = Annotated[
     float | None,
     typer.Option("--resend", help="Seconds after which a file without an answer is written again; default: 2 x pace."),
 ]
-NODE = Path("node.toml")
 STAGES: Final = {
     "absent": " (not heard of yet)",
     "lost": " (silent: its files do not come)",
@@ -44,15 +42,6 @@ class Rhythm(NamedTuple):
     pace: float
     every: float
     resend: float | None
-
-
-def _say(value: Mapping[str, object], json_: bool, text: str) -> None:
-    from polyclinic.cli.console import console, say_json
-
-    if json_:
-        say_json(value)
-    else:
-        console.print(text, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -131,7 +120,7 @@ def status(
         lines += [f"  {n} letters that {to} has not taken yet" for to, n in value["without_receipt"].items()]
         if "coordinator" not in value["cards"]:
             lines.append("  the coordinator's card has not come: carry coordinator.card into the inbox")
-        _say(value, json_, "\n".join(lines))
+        say(value, json_, *lines)
         return
     assert folder is not None
     found = states(CoordinatorFolder(folder))
@@ -144,7 +133,7 @@ def status(
         ]
         if s.get("to_be_carried"):
             lines.append(f"  {s['to_be_carried']} files to be carried, the oldest {s['oldest_seconds']:.0f} s old")
-    _say({"studies": found}, json_, "\n".join(lines) or "no study runs by courier")
+    say({"studies": found}, json_, "\n".join(lines) or "no study runs by courier")
     if any(s.get("awaited") for s in found):
         raise typer.Exit(5)
 
@@ -162,7 +151,7 @@ def show(
     value = shown(SiteFolder.of(node).path / "courier", Path(file).name)
     lines = [f"{value['file']}: {value['kind']}, study {value['study'][:16]}, {value['bytes']:,} bytes"]
     lines += [f"  {k}: {v}" for k, v in value["content"].items()]
-    _say(value, json_, "\n".join(lines))
+    say(value, json_, *lines)
 
 
 def _home(path: Path) -> CoordinatorFolder:

@@ -8,16 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyclinic.cli.console import NODE, Json, NodeFile, say
+
 if TYPE_CHECKING:
     from polyclinic.node.doctor.probe import Probe
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 
-
-def site(
-    node: Annotated[Path, typer.Option("--node", help="The hospital's node file.")] = Path("node.toml"),
-    json_: Json = False,
-) -> None:
+def site(node: NodeFile = NODE, json_: Json = False) -> None:
     """Say what is wrong with this node and what to do; exit code 0 only if nothing is. No patient's data are sent."""
     from polyclinic.errors import ConfigError
     from polyclinic.node.doctor.probe import Probe
@@ -25,11 +22,10 @@ def site(
     from polyclinic.node.enrolment.folders import SiteFolder
 
     try:
-        folder = SiteFolder.of(node)
+        probes = site_probes(SiteFolder.of(node))
     except ConfigError as e:
-        _tell([Probe("settings", "fault", "; ".join((e.what, *e.faults)), e.hint or "polyclinic site init")], json_)
-    else:
-        _tell(site_probes(folder), json_)
+        probes = [Probe("settings", "fault", "; ".join((e.what, *e.faults)), e.hint or "polyclinic site init")]
+    _tell(probes, json_)
 
 
 def coordinator(
@@ -50,17 +46,12 @@ def coordinator(
 
 
 def _tell(probes: Sequence[Probe], json_: bool) -> None:
-    from polyclinic.cli.console import console, say_json
     from polyclinic.node.doctor.probe import first_fault
 
     faults = sum(p.state == "fault" for p in probes)
-    if json_:
-        say_json({"ok": not faults, "probes": [p.to_json() for p in probes]})
-    else:
-        for p in probes:
-            console.print(str(p), markup=False, soft_wrap=True)
-        warnings = sum(p.state == "warning" for p in probes)
-        console.print(f"{faults} faults, {warnings} warnings")
+    warnings = sum(p.state == "warning" for p in probes)
+    value = {"ok": not faults, "probes": [p.to_json() for p in probes]}
+    say(value, json_, *map(str, probes), f"{faults} faults, {warnings} warnings")
     worst = first_fault(probes)
     if worst is not None:
         raise typer.Exit(worst.exit)

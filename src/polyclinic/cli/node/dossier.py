@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.cli.console import Json, busy, say
+
 
 def command(
     target: Annotated[
@@ -21,10 +23,9 @@ def command(
     out: Annotated[
         Path | None, typer.Option("--out", help="Folder to write into; default: the run folder, or here.")
     ] = None,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_: Json = False,
 ) -> None:
     """Write dossier.html (printable) and dossier.json: protocol, Art. 30 record, DPIA and expert annexes, trail, model card."""
-    from polyclinic.cli.console import busy, console, say_json
     from polyclinic.node.dossier.page import make_dossier, write_dossier
     from polyclinic.node.dossier.sources import gather
 
@@ -40,11 +41,7 @@ def command(
         "missing": list(made.missing),
         "to_be_written_by_hand": list(made.by_hand),
     }
-    if json_:
-        say_json(value)
-        return
-    console.print(f"{page} ({made.stage} the study; SHA-256 of its JSON {made.digest[:16]}...)", soft_wrap=True)
-    if made.missing:
-        console.print(f"not complete, nothing is known about: {', '.join(made.missing)}", soft_wrap=True)
-    if made.by_hand:
-        console.print(f"left to be written by hand: {', '.join(made.by_hand)} (or --facts FILE)", soft_wrap=True)
+    lines = [f"{page} ({made.stage} the study; SHA-256 of its JSON {made.digest[:16]}...)"]
+    lines += [f"not complete, nothing is known about: {', '.join(made.missing)}"] if made.missing else []
+    lines += [f"left to be written by hand: {', '.join(made.by_hand)} (or --facts FILE)"] if made.by_hand else []
+    say(value, json_, *lines)

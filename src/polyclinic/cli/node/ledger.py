@@ -8,26 +8,31 @@ from typing import Annotated, Any
 
 import typer
 
+from polyclinic.cli.console import Json, say
+from polyclinic.config import Node
 from polyclinic.errors import ConfigError, LedgerError
 from polyclinic.privacy.accounting.accountant import Unbounded
 from polyclinic.privacy.gate.outbox import Outbox
+from polyclinic.privacy.gate.owner_rules import ledger_of, outbox_of, witness_of
+from polyclinic.privacy.ledger import recovery
 from polyclinic.privacy.ledger.ledger import Ledger, SignedHead
 from polyclinic.privacy.ledger.reader import verify_lines
+from polyclinic.util.atomic_files import atomic
 
 app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show, verify or export a site's privacy ledger.")
 
 Where = Annotated[Path, typer.Argument(help="A ledger (.jsonl), a node file (.toml), or a folder that holds ledgers.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Delta = Annotated[float, typer.Option("--delta", help="Delta at which epsilon is computed.", min=1e-300, max=0.5)]
 
 
 def _files(path: Path) -> list[Path]:
     """The ledgers under a path; a ledger that is gone but left its head file is one too."""
     if path.suffix == ".toml":
-        return [_of_node(path)]
+        file = ledger_of(Node.read(path)).path
+        assert file is not None
+        return [file]
     if path.is_dir():
-        found = {*path.rglob("*.jsonl.head")}
-        files = sorted({f.with_suffix("") for f in found})
+        files = sorted({f.with_suffix("") for f in path.rglob("*.jsonl.head")})
         if not files:
             raise ConfigError(f"{path}: no ledger in this folder", hint="name the ledger.jsonl of a site")
         return files
@@ -36,23 +41,9 @@ def _files(path: Path) -> list[Path]:
     return [path]
 
 
-def _of_node(path: Path) -> Path:
-    from polyclinic.config import Node
-    from polyclinic.privacy.gate.owner_rules import ledger_of
-
-    file = ledger_of(Node.read(path)).path
-    assert file is not None
-    return file
-
-
 def _box(path: Path) -> Outbox:
     """The outbox of a node file, or the folder itself."""
-    if path.suffix == ".toml":
-        from polyclinic.config import Node
-        from polyclinic.privacy.gate.owner_rules import outbox_of
-
-        return Outbox(outbox_of(Node.read(path)))
-    return Outbox(path)
+    return Outbox(outbox_of(Node.read(path)) if path.suffix == ".toml" else path)
 
 
 def _summary(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
@@ -82,24 +73,19 @@ def _summary(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
 def show(path: Where, delta: Delta = 1e-6, json_: Json = False) -> None:
     """Show what each study has spent."""
     ledgers = [(f, Ledger(f)) for f in _files(path)]
-    if json_:
-        from polyclinic.cli.console import say_json
-
-        say_json(
-            {"ledgers": [{"path": str(f), "head": vars(l.head), "studies": _summary(l, delta)} for f, l in ledgers]}
-        )
-        return
-    from polyclinic.cli.console import console
-
-    for file, ledger in ledgers:
-        console.print(f"{file}: {ledger.head.count} entries", soft_wrap=True)
-        for r in _summary(ledger, delta):
+    studies = [(f, ledger.head, _summary(ledger, delta)) for f, ledger in ledgers]
+    lines = []
+    for file, head, rows in studies:
+        lines.append(f"{file}: {head.count} entries")
+        for r in rows:
             name = f"study {r['study']}" if r["study"] is not None else "all studies"
             spent = f"patient-level epsilon {r['epsilon_of_bounded_releases']:.4g} at delta {delta:g}"
             without = r["without_patient_level_bound"]
             if without:
                 spent = f"no patient-level bound: {without} of {r['releases']} releases had none (the others: {spent})"
-            console.print(f"  {name}, cohort {r['cohort']}: {r['releases']} releases, {spent}", soft_wrap=True)
+            lines.append(f"  {name}, cohort {r['cohort']}: {r['releases']} releases, {spent}")
+    value = [{"path": str(f), "head": vars(head), "studies": rows} for f, head, rows in studies]
+    say({"ledgers": value}, json_, *lines)
 
 
 @app.command()
@@ -110,14 +96,9 @@ def verify(
     json_: Json = False,
 ) -> None:
     """Find any line that was edited, removed or reordered; exit code 4 if one was. An export (.json) is checked offline."""
-    from polyclinic.cli.console import console, say_json
-
     faults: dict[str, list[str]] = {}
     if path.suffix == ".json":
-        files = []
-        for name, lines in _exported(path).items():
-            files.append(Path(name))
-            faults[name] = verify_lines(lines, key)
+        faults = {name: verify_lines(lines, key) for name, lines in _exported(path).items()}
     else:
         anchors = _anchors(against)
         files = _files(path)
@@ -125,29 +106,20 @@ def verify(
             known = anchors.get(file.name) or (anchors.get("") if len(files) == 1 else None)
             faults[str(file)] = list(_open(path, file).verify(anchor=known))
     bad = {k: v for k, v in faults.items() if v}
-    if json_:
-        say_json({"whole": not bad, "ledgers": faults})
-        if bad:
-            raise typer.Exit(LedgerError.exit_code)
-        return
+    say({"whole": not bad, "ledgers": faults}, json_, *([] if bad else [f"{file}: whole" for file in faults]))
+    if bad and json_:
+        raise typer.Exit(LedgerError.exit_code)
     if bad:
         raise LedgerError(
             "a ledger does not hold together; no release may leave",
             faults=[f"{k}: {f}" for k, v in bad.items() for f in v],
             hint="restore the file from a backup and find out who changed it",
         )
-    for file in files:
-        console.print(f"{file}: whole")
 
 
 def _open(given: Path, file: Path) -> Ledger:
     """A book with its anchor, where the node file tells it."""
-    if given.suffix == ".toml":
-        from polyclinic.config import Node
-        from polyclinic.privacy.gate.owner_rules import ledger_of
-
-        return ledger_of(Node.read(given))
-    return Ledger(file)
+    return ledger_of(Node.read(given)) if given.suffix == ".toml" else Ledger(file)
 
 
 def _exported(path: Path) -> dict[str, list[str]]:
@@ -172,9 +144,6 @@ def recover(
     json_: Json = False,
 ) -> None:
     """Show what is left of a damaged book and what was spent beyond it; with --write go on after a line that says so."""
-    from polyclinic.cli.console import console, say_json
-    from polyclinic.privacy.ledger import recovery
-
     (file,) = _files(path)
     ledger = _open(path, file)
     heads = [h for p in head or () for h in _anchors(p).values()] + _witnessed(path)
@@ -188,37 +157,21 @@ def recover(
         "spent_in_lost_lines": found.spent,
     }
     if write:
-        gap = recovery.recover(ledger, found, by=by, why=why)
-        value["gap"] = gap.count
-    if json_:
-        say_json(value)
-        return
-    console.print(f"{file}: {found.good} lines hold", soft_wrap=True)
-    for f in found.faults:
-        console.print(f"  - {f}", soft_wrap=True, markup=False)
-    known = (
-        "nobody kept a head"
-        if found.known is None
-        else f"the longest head that was kept knows {found.known.count} lines"
-    )
-    console.print(f"  {known}; spent beyond what is left: {lost}", soft_wrap=True)
-    if write:
-        console.print(
-            "  the damaged file is set aside; a line says what was lost, who answers for it, and what it cost"
-        )
+        value["gap"] = recovery.recover(ledger, found, by=by, why=why).count
+        end = "the damaged file is set aside; a line says what was lost, who answers for it, and what it cost"
     else:
-        console.print(
-            "  restore a backup, or: polyclinic ledger recover ... --write --by NAME --why TEXT", markup=False
-        )
+        end = "restore a backup, or: polyclinic ledger recover ... --write --by NAME --why TEXT"
+    known = "nobody kept a head"
+    if found.known is not None:
+        known = f"the longest head that was kept knows {found.known.count} lines"
+    lines = [f"{file}: {found.good} lines hold", *(f"  - {f}" for f in found.faults)]
+    say(value, json_, *lines, f"  {known}; spent beyond what is left: {lost}", f"  {end}")
 
 
 def _witnessed(path: Path) -> list[SignedHead]:
     """Heads of this site's own book that other sites showed it."""
     if path.suffix != ".toml":
         return []
-    from polyclinic.config import Node
-    from polyclinic.privacy.gate.owner_rules import witness_of
-
     node = Node.read(path)
     return [k.head for k in witness_of(node).about(node.name)]
 
@@ -242,20 +195,13 @@ def export(
     json_: Annotated[bool, typer.Option("--json", help="The same; an export is always JSON.")] = False,
 ) -> None:
     """Write everything as JSON, with the head to keep elsewhere."""
-    from polyclinic.cli.console import console, say_json
-
     value = {"ledgers": [{"path": str(f), **Ledger(f).export()} for f in _files(path)]}
     if out is None:
-        say_json(value)
+        say(value, True)
         return
-    from polyclinic.tensors.io import atomic
-
     with atomic(out) as temporary:
         temporary.write_text(json.dumps(value, indent=1))
-    if json_:
-        say_json({"written": str(out)})
-    else:
-        console.print(f"written: {out}")
+    say({"written": str(out)}, json_, f"written: {out}")
 
 
 Box = Annotated[Path, typer.Argument(help="The node file of a site (.toml), or its outbox folder.")]
@@ -264,29 +210,17 @@ Box = Annotated[Path, typer.Argument(help="The node file of a site (.toml), or i
 @app.command()
 def pending(path: Box, json_: Json = False) -> None:
     """List releases that wait for the owner."""
-    from polyclinic.cli.console import console, say_json
-
     found = _box(path).all()
-    if json_:
-        say_json({"releases": [{"id": p.id, "state": p.state, "by": p.decided_by, **p.facts} for p in found]})
-        return
-    for p in found:
-        console.print(str(p))
-    if not found:
-        console.print("nothing waits")
+    value = [{"id": p.id, "state": p.state, "by": p.decided_by, **p.facts} for p in found]
+    say({"releases": value}, json_, *(map(str, found) if found else ["nothing waits"]))
 
 
 @app.command()
 def read(path: Box, id: Annotated[str, typer.Argument(help="Which release.")], json_: Json = False) -> None:
     """Show exactly the values that would leave."""
-    from polyclinic.cli.console import console, say_json
-
     arrays = _box(path).read(id).arrays
-    if json_:
-        say_json({"id": id, "arrays": {k: v.tolist() for k, v in arrays.items()}})
-        return
-    for name, a in arrays.items():
-        console.print(f"{name} {a.shape}:\n{a}")
+    value = {"id": id, "arrays": {k: v.tolist() for k, v in arrays.items()}}
+    say(value, json_, *(f"{name} {a.shape}:\n{a}" for name, a in arrays.items()))
 
 
 @app.command()
@@ -298,10 +232,5 @@ def approve(
     json_: Json = False,
 ) -> None:
     """Approve a release, or reject it; a decision is final."""
-    from polyclinic.cli.console import console, say_json
-
     done = _box(path).decide(id, approve=not reject, by=by)
-    if json_:
-        say_json({"id": done.id, "state": done.state, "by": done.decided_by})
-    else:
-        console.print(str(done))
+    say({"id": done.id, "state": done.state, "by": done.decided_by}, json_, str(done))

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyclinic.cli.console import Json, say
+
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
 
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
 Days = Annotated[float, typer.Option(help="Days for which an invite may be used.", min=0.0, max=365.0)]
 
 
@@ -38,15 +38,6 @@ def home_of(path: Path) -> CoordinatorFolder:
             hint="give the coordinator's folder, or make one: polyclinic coordinator init FOLDER --site NAME ...",
         )
     return home
-
-
-def say(value: Mapping[str, object], json_: bool, text: str) -> None:
-    from polyclinic.cli.console import console, say_json
-
-    if json_:
-        say_json(value)
-    else:
-        console.print(text, markup=False, soft_wrap=True)
 
 
 def init(
@@ -79,7 +70,7 @@ def init(
         lines += ["next: polyclinic coordinator start; then: polyclinic coordinator requests"]
     else:
         lines += [f"next: polyclinic coordinator approve {folder} NAME.request.json, the file that a site sends you"]
-    say({"fingerprint": mark, "invites": [str(p) for p in invites]}, json_, "\n".join(lines))
+    say({"fingerprint": mark, "invites": [str(p) for p in invites]}, json_, *lines)
 
 
 def invite(

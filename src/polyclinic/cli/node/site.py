@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyclinic.cli.console import NODE, Json, NodeFile, say
 from polyclinic.cli.node import doctor, site_init
 
 if TYPE_CHECKING:
@@ -19,10 +19,6 @@ app.command("init")(site_init.command)
 app.command("erase")(site_init.erase)
 app.command("doctor")(doctor.site)
 
-NodeFile = Annotated[Path, typer.Option("--node", help="The hospital's node file.")]
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
-NODE = Path("node.toml")
-
 
 def _folder(node: Path) -> SiteFolder:
     import os
@@ -31,15 +27,6 @@ def _folder(node: Path) -> SiteFolder:
 
     os.umask(0o077)
     return SiteFolder.of(node)
-
-
-def _say(value: Mapping[str, object], json_: bool, text: str) -> None:
-    from polyclinic.cli.console import console, say_json
-
-    if json_:
-        say_json(value)
-    else:
-        console.print(text, markup=False, soft_wrap=True)
 
 
 @app.command()
@@ -68,7 +55,7 @@ def join(
         state = "joined"
     elif offline:
         text = f"request: {path}\nsend it to the coordinator, then compare both fingerprints by telephone:\n{compare}"
-        _say({"state": "requested", **value}, json_, text)
+        say({"state": "requested", **value}, json_, text)
         return
     else:
         if not json_:
@@ -80,9 +67,9 @@ def join(
             state = send(folder, wait=wait)
     if state == "joined":
         text = f"{folder.node.name} has joined; next: polyclinic site start; when all have joined: polyclinic site pin"
-        _say({"state": "joined", **value}, json_, text)
+        say({"state": "joined", **value}, json_, text)
         return
-    _say({"state": "requested", **value}, json_, "not approved yet; the same command again goes on")
+    say({"state": "requested", **value}, json_, "not approved yet; the same command again goes on")
 
 
 @app.command()
@@ -106,7 +93,7 @@ def pin(
             typer.echo(f"{name}  {mark}", err=json_)
         typer.confirm("did you compare these with the other sites?", abort=True, err=json_)
     pinned = remember(folder, roster if roster is not None else value)
-    _say({"pinned": sorted(pinned)}, json_, f"pinned: {', '.join(sorted(pinned))}")
+    say({"pinned": sorted(pinned)}, json_, f"pinned: {', '.join(sorted(pinned))}")
 
 
 @app.command()
@@ -135,12 +122,12 @@ def renew(
         text = (
             f"not signed yet (polyclinic coordinator renew FOLDER {folder.node.name}); the same command again goes on"
         )
-        _say({"state": "waiting", "site": folder.node.name}, json_, text)
+        say({"state": "waiting", "site": folder.node.name}, json_, text)
         raise typer.Exit(5)
     up = alive(Recorded.read(folder.pids / "client.json"))
     text = f"{folder.node.name}: a new certificate, valid until {until:%Y-%m-%d}"
     text += "; it is used from the next start on: polyclinic site stop, site start" if up else ""
-    _say({"state": "renewed", "site": folder.node.name, "until": f"{until:%Y-%m-%d}", "restart": up}, json_, text)
+    say({"state": "renewed", "site": folder.node.name, "until": f"{until:%Y-%m-%d}", "restart": up}, json_, text)
 
 
 @app.command()
@@ -156,7 +143,7 @@ def leave(
     if not yes:
         typer.confirm(f"destroy the keys of {folder.node.name} and leave the federation?", abort=True, err=json_)
     aside = go(folder)
-    _say({"left": folder.node.name, "aside": str(aside)}, json_, f"{folder.node.name} has left; its studies: {aside}")
+    say({"left": folder.node.name, "aside": str(aside)}, json_, f"{folder.node.name} has left; its studies: {aside}")
 
 
 @app.command()
@@ -179,7 +166,7 @@ def start(
     value = run(folder, foreground=foreground)
     beside = begin("site", node, folder.path, rule)
     more = "" if beside is None or rule is None or rule.listen is None else f"; health on http://{rule.listen}/health"
-    _say(value, json_, f"{value['site']} runs (process {value['pid']}){more}")
+    say(value, json_, f"{value['site']} runs (process {value['pid']}){more}")
 
 
 @app.command()
@@ -194,7 +181,7 @@ def stop(node: NodeFile = NODE, json_: Json = False) -> None:
     folder = _folder(node)
     finish(folder.path)
     value = end(folder)
-    _say(value, json_, f"{value['site']} stopped" if value["ended"] else f"{value['site']} was not running")
+    say(value, json_, f"{value['site']} stopped" if value["ended"] else f"{value['site']} was not running")
 
 
 @app.command()
@@ -221,7 +208,7 @@ def status(node: NodeFile = NODE, json_: Json = False) -> None:
     if value["refused"]:
         lines.append(f"refused here: {', '.join(value['refused'])} (polyclinic site review tells why)")
     lines += [f"{p['name']}: {p['sentence']}\n  what to do: {p['what_to_do']}" for p in value.get("problems", [])]
-    _say(value, json_, "\n".join(lines))
+    say(value, json_, *lines)
     if value["exit"]:
         raise typer.Exit(int(value["exit"]))
 
@@ -269,7 +256,7 @@ def review(
     if asked:
         lines.append(f"decide: polyclinic site review --accept {asked[0]} (or --reject)")
     shown = {"studies": found, "releases": [str(w) for w in waiting]}
-    _say(shown, json_, "\n".join(lines) or "nothing was asked of this site yet")
+    say(shown, json_, "\n".join(lines) or "nothing was asked of this site yet")
     if "refused" in in_fault(read_events(folder.events)).values():  # now: an old refusal does not stick
         raise typer.Exit(4)
 

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
+import tomllib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated
@@ -12,7 +14,7 @@ from urllib.parse import urlsplit, urlunsplit
 
 import typer
 
-Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+from polyclinic.cli.console import Json
 
 TEMPLATE = """\
 # node.toml: where this hospital's data are. It never leaves the hospital. Check it with: polyclinic check node.toml
@@ -61,8 +63,6 @@ def command(
         _say({"kind": kind, "sql": sql_of(kind)}, json_, sql_of(kind))
         return
     text = TEMPLATE.format(name=_toml(name), source=_source(kind, place))
-    import tomllib
-
     Node.parse(tomllib.loads(text), where="the new node file")
     if out is None:
         _say({"site": name, "text": text}, json_, text)
@@ -135,12 +135,7 @@ def erase(
 
 
 def _say(value: Mapping[str, object], json_: bool, text: str) -> None:
-    from polyclinic.cli.console import say_json
-
-    if json_:
-        say_json(value)
-    else:
-        sys.stdout.write(text)
+    sys.stdout.write(json.dumps(value) + "\n" if json_ else text)
 
 
 def _toml(text: str) -> str:

@@ -2,10 +2,15 @@
 
 from __future__ import annotations
 
+import secrets
+import socket
+import sys
 from pathlib import Path
 from typing import Annotated
 
 import typer
+
+from polyclinic.cli.console import Json, say
 
 
 def command(
@@ -18,13 +23,9 @@ def command(
         str | None,
         typer.Option("--token", envvar="POLYCLINIC_WEB_TOKEN", help="Token to ask for; default: a new one."),
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the address as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """A live page of a run; ends with Ctrl-C."""
-    import secrets
-    import socket
-
-    from polyclinic.cli.console import console, say_json
     from polyclinic.errors import ConfigError
 
     try:
@@ -46,21 +47,15 @@ def command(
         faults.append("--token is shorter than 16 characters")
     if faults:
         raise ConfigError("the page cannot be served", faults=faults)
-    if token is None:  # on this machine, too: other accounts of it may not read runs or approve releases
-        token = secrets.token_urlsafe(24)
+    token = token or secrets.token_urlsafe(24)  # on this machine, too: other accounts may not read or approve
     listening = socket.socket(socket.AF_INET6 if ":" in host else socket.AF_INET)
     listening.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
     try:
         listening.bind((host, port))
     except OSError as e:
         raise ConfigError(f"cannot listen on {host}, port {port}: {e.strerror}", hint="choose another --port") from None
-    address = f"http://{host}:{listening.getsockname()[1]}/" + (f"?token={token}" if token else "")
-    if as_json:
-        say_json({"address": address})
-    else:
-        console.print(f"live page: {address}   (Ctrl-C ends it)", soft_wrap=True)
-    import sys
-
+    address = f"http://{host}:{listening.getsockname()[1]}/?token={token}"
+    say({"address": address}, as_json, f"live page: {address}   (Ctrl-C ends it)")
     sys.stdout.flush()
     app = create_app(folder, token=token)
     uvicorn.Server(uvicorn.Config(app, log_level="warning", timeout_graceful_shutdown=1)).run(sockets=[listening])

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyclinic.cli.console import Json, say
+
 if TYPE_CHECKING:
     from polyclinic.models.phenotypes.local_comparison import Adapted
 
@@ -20,10 +22,9 @@ def command(
     own: Annotated[str, typer.Option(help="Own phenotypes: auto, or a number.")] = "auto",
     study: Annotated[Path | None, typer.Option(help="study.toml with [tensor], if the model has no rule.")] = None,
     min_coverage: Annotated[float, typer.Option(help="Least share of events that must be read.")] = 0.5,
-    json: Annotated[bool, typer.Option("--json", help="Print the figures as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Fit gap, drift and own phenotypes of this hospital beside the network's. Nothing is sent."""
-    from polyclinic.cli.console import console, say_json
     from polyclinic.cli.study.apply import phenotypes_of, records
     from polyclinic.errors import ConfigError
     from polyclinic.studies.run_folder import RunFolder
@@ -52,13 +53,8 @@ def command(
     with atomic(out / "adapted.html") as temporary:
         temporary.write_text(page(site.name, here), encoding="utf-8")
         os.chmod(temporary, 0o600)
-    if json:
-        say_json(told)
-        return
-    console.print(repr(here), markup=False)
-    console.print(repr(here.coverage), markup=False)
-    console.print(repr(here.table().from_one("phenotype")), markup=False)
-    console.print(f"{out / 'adapted.html'}; for this hospital only, nothing was sent", markup=False)
+    end = f"{out / 'adapted.html'}; for this hospital only, nothing was sent"
+    say(told, json_, repr(here), repr(here.coverage), repr(here.table().from_one("phenotype")), end)
 
 
 def page(name: str, here: Adapted) -> str:

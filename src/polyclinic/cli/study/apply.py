@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyclinic.cli.console import Json, say
+
 if TYPE_CHECKING:
     from polyclinic.models.phenotypes.phenotypes import Phenotypes
     from polyclinic.records.sites.site import Site
@@ -20,10 +22,9 @@ def command(
     study: Annotated[Path | None, typer.Option(help="study.toml with [tensor], if the model has no rule.")] = None,
     cohort: Annotated[bool, typer.Option("--cohort", help="Also write OMOP cohort rows.")] = False,
     min_coverage: Annotated[float, typer.Option(help="Least share of events that must be read.")] = 0.5,
-    json: Annotated[bool, typer.Option("--json", help="Print the coverage as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Ingest by the model's own rule, place every patient, say how much was read. Nothing is sent."""
-    from polyclinic.cli.console import console, say_json
     from polyclinic.errors import ConfigError
     from polyclinic.models.phenotypes.cohort import cohort_tables, memberships_table
     from polyclinic.studies.run_folder import RunFolder
@@ -57,11 +58,8 @@ def command(
         "patients_without_an_event": cover.without,
     }
     folder.write_json(out / "coverage.json", told)
-    if json:
-        say_json(told)
-        return
-    console.print(repr(cover), markup=False)
-    console.print(f"{site.patients:,} patients placed on {m.rank} phenotypes, in {out}; nothing was sent", markup=False)
+    end = f"{site.patients:,} patients placed on {m.rank} phenotypes, in {out}; nothing was sent"
+    say(told, json_, repr(cover), end)
 
 
 def phenotypes_of(path: Path) -> Phenotypes:
@@ -98,13 +96,8 @@ def records(m: Phenotypes, node: Path, study: Path | None, out: Path) -> tuple[S
             "the model does not say how records became a tensor",
             hint="give --study study.toml with its [tensor] and [codes] sections",
         )
-    chosen = (
-        "top",
-        "top_by",
-        "vocabulary",
-        "minimum_patients",
-        "alignment",
-    )  # choices of codes: the model has made them
+    # choices of codes: the model has made them
+    chosen = ("top", "top_by", "vocabulary", "minimum_patients", "alignment")
     tensor = {k: v for k, v in values["tensor"].items() if k not in chosen}
     rule = {k: v for k, v in values.items() if k in ("codes", "cohort", "time", "visits")}
     made = {"study": {"name": "apply"}, "tensor": {**tensor, "minimum_patients": 1}, **rule}

@@ -7,6 +7,8 @@ from typing import Annotated, Any
 
 import typer
 
+from polyclinic.cli.console import Json, console, say
+
 
 def command(
     study: Annotated[Path | None, typer.Argument(help="A study.toml whose method is audited; default: dpem.")] = None,
@@ -31,11 +33,9 @@ def command(
         ),
     ] = None,
     lost: Annotated[int, typer.Option("--lost", help="With --insider: sites that drop out of every sum.", min=0)] = 0,
-    json_: Annotated[bool, typer.Option("--json", help="One JSON object.")] = False,
+    json_: Json = False,
 ) -> None:
     """Attack our own privacy: canaries through the real method and door, against the ledger. Exit code 1 if it fails."""
-    from polyclinic.cli.console import console, say_json
-
     if attacks:
         return _attacks(seed, json_)
     from polyclinic.auditing.run import Insider, audit
@@ -65,10 +65,7 @@ def command(
 
         with atomic(out / "audit.json") as temporary:
             temporary.write_text(json.dumps({**result.to_dict(), "summary": result.summary()}, indent=1))
-    if json_:
-        say_json(result.to_dict())
-    else:
-        console.print(str(result))
+    say(result.to_dict(), json_, str(result))
     if not result.passed:
         raise typer.Exit(1)
 
@@ -80,19 +77,14 @@ def _attacks(seed: int, as_json: bool) -> None:
     from rich.table import Table
 
     from polyclinic.auditing.attacks import every_attack
-    from polyclinic.cli.console import console, say_json
 
     found = []
     for attack in every_attack(seed):
         found.append(attack)
         if not as_json:
-            console.print(
-                f"{attack.name}, against {attack.against}: {'succeeds' if attack.succeeded else 'fails'}",
-                highlight=False,
-            )
-    if as_json:
-        say_json({"attacks": [{**asdict(a), "as_expected": a.as_expected} for a in found]})
-    else:
+            console.print(f"{attack.name}, against {attack.against}: {'succeeds' if attack.succeeded else 'fails'}")
+    say({"attacks": [{**asdict(a), "as_expected": a.as_expected} for a in found]}, as_json)
+    if not as_json:
         table = Table("attack", "against", "outcome", "claim stands", "what was recovered")
         for a in found:
             table.add_row(

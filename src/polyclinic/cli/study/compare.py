@@ -7,14 +7,15 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.cli.console import Json, say
+
 
 def command(
     first: Annotated[Path, typer.Argument(help="A run folder.")],
     second: Annotated[Path, typer.Argument(help="Another run folder.")],
-    json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Matched phenotypes of two runs with their distance, and what differs in study, data, figures and card."""
-    from polyclinic.cli.console import console, say_json
     from polyclinic.cli.study.model import show_difference, told
     from polyclinic.errors import ConfigError
     from polyclinic.models.compare import compare, differences
@@ -31,11 +32,10 @@ def command(
     study = differences(a.study, b.study)
     left, right = ({k: v for k, v in r.metrics.items() if k != "seconds"} for r in (a, b))
     figures = differences(left, right)
-    if json:
-        say_json({**told(found), "study": study, "figures": figures})
-        return
-    show_difference(found)
+    if not json_:
+        show_difference(found)
+    lines = []
     for title, rows in (("study", study), ("figures", figures)):
-        console.print(f"{title}: " + ("the same" if not rows else f"{len(rows)} differ"))
-        for what, one, two in rows:
-            console.print(f"  {what}: {one or '-'} | {two or '-'}", markup=False, soft_wrap=True)
+        lines.append(f"{title}: " + ("the same" if not rows else f"{len(rows)} differ"))
+        lines += [f"  {what}: {one or '-'} | {two or '-'}" for what, one, two in rows]
+    say({**told(found), "study": study, "figures": figures}, json_, *lines)

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-if TYPE_CHECKING:
-    from rich.console import Console
+from polyclinic.cli.console import Json, console, follow, say
 
+if TYPE_CHECKING:
     from polyclinic.config import Study
     from polyclinic.studies.run_folder import RunFolder
 
@@ -22,10 +22,9 @@ def command(
     patients: Annotated[int, typer.Option(help="Generated patients over six units.")] = 3000,
     seed: Annotated[int, typer.Option(help="Seed of the generated network and of every model.")] = 0,
     data: Annotated[Path | None, typer.Option("--data", help="Folder of MIMIC-III tables to use instead.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the comparison as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Six intensive care units learn phenotypes together; ends with a report."""
-    from polyclinic.cli.console import console, say_json
     from polyclinic.studies.run_folder import RunFolder
 
     folder = RunFolder.create(out)
@@ -34,11 +33,11 @@ def command(
     folder.write_json(folder.path / "comparison.json", {"title": title, "models": rows, "patient_level": private})
     report = _report(folder)
     if as_json:
-        say_json({"models": rows, "patient_level": private, "folder": str(folder.path), "report": report})
+        say({"models": rows, "patient_level": private, "folder": str(folder.path), "report": report}, as_json)
         return
-    _print(console, title, rows)
+    _print(title, rows)
     if private:
-        _print_private(console, private)
+        _print_private(private)
     console.print(f"\nrun folder: {folder.path}")
     if report:
         console.print(f"report:     {report}")
@@ -51,7 +50,6 @@ def _compare(
     import polyclinic as pc
     from polyclinic.analysis.simulated.prediction import outcome_auc, random_factors_auc
     from polyclinic.analysis.simulated.summary import to_truth
-    from polyclinic.cli.console import follow
     from polyclinic.studies.registry import make
     from polyclinic.studies.simulate import run_study, sites_of
 
@@ -127,7 +125,6 @@ def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, A
     import polyclinic as pc
     from polyclinic.analysis.simulated.prediction import outcome_auc
     from polyclinic.analysis.simulated.summary import to_truth
-    from polyclinic.cli.console import follow
 
     sites = pc.datasets.planted_counts(patients=20_000, seed=seed, sites=6)
     rows = []
@@ -160,7 +157,7 @@ def _report(folder: RunFolder) -> str | None:
     return str(write_report(folder))
 
 
-def _print(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
+def _print(title: str, rows: list[dict[str, Any]]) -> None:
     from rich import box
     from rich.table import Table
 
@@ -185,7 +182,7 @@ def _print(console: Console, title: str, rows: list[dict[str, Any]]) -> None:
     )
 
 
-def _print_private(console: Console, rows: list[dict[str, Any]]) -> None:
+def _print_private(rows: list[dict[str, Any]]) -> None:
     from rich.table import Table
 
     table = Table(title="\n20,000 generated patients at 6 sites, masked sums, rank 30", title_justify="left")

@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from polyclinic.cli.console import Json, busy, say
+
 if TYPE_CHECKING:
     from polyclinic.analysis.findings import Findings
     from polyclinic.config import Node, Study
@@ -25,10 +27,9 @@ def command(
         bool,
         typer.Option("--plan", help="With [privacy]: print how far off each figure will be; nothing is read or spent."),
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the findings as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Evaluate a stored model on a study's sites: prevalence, Table 1, outcome, survival, unseen codes."""
-    from polyclinic.cli.console import console, say_json
     from polyclinic.config import Study
     from polyclinic.models.file import load
     from polyclinic.privacy.gate.owner_rules import policy_of
@@ -41,10 +42,7 @@ def command(
     model = load(run.model())
     if plan_only:
         forecast = forecast_for(asked, model)
-        if as_json:
-            say_json({"forecast": [dict(zip(forecast.columns, r)) for r in forecast.rows]})
-        else:
-            console.print(repr(forecast), markup=False, soft_wrap=True)
+        say({"forecast": [dict(zip(forecast.columns, r)) for r in forecast.rows]}, as_json, repr(forecast))
         return
     findings = _evaluated(run, asked, model, quiet=as_json)
     path = run.path / "findings.json"
@@ -54,18 +52,13 @@ def command(
         value |= {k: before[k] for k in ("replicability", "replicable") if before.get(k) is not None}
         value["missing"] = {k: v for k, v in findings.missing.items() if k != "replicate" or not value["replicability"]}
     run.write_json(path, value)
-    if as_json:
-        say_json(value)
-        return
-    console.print(repr(findings), markup=False, soft_wrap=True)
-    console.print(f"written: {path}; polyclinic report {run.path} shows it", markup=False, soft_wrap=True)
+    say(value, as_json, repr(findings), f"written: {path}; polyclinic report {run.path} shows it")
 
 
 def _evaluated(run: RunFolder, asked: Study, model: Learned, *, quiet: bool) -> Findings:
     """Run the analyses on the study's sites, with the agreement of every owner."""
     from secrets import token_hex
 
-    from polyclinic.cli.console import busy
     from polyclinic.privacy.accounting.budget import Privacy
     from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
     from polyclinic.studies.analyses import run_acts

@@ -7,22 +7,23 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.cli.console import Json, console, say
+
 
 def command(
     node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
     study: Annotated[Path, typer.Option(help="The study.toml.")],
     out: Annotated[Path, typer.Option(help="Folder for tensor.npz, events.parquet, labels.parquet, manifest.json.")],
-    json: Annotated[bool, typer.Option("--json", help="Print the manifest as JSON.")] = False,
+    json_: Json = False,
 ) -> None:
     """Turn a hospital's records into a tensor; every row is used or dropped for a named reason. Nothing is sent."""
-    from polyclinic.cli.console import console, say_json
     from polyclinic.config import Node, Study
     from polyclinic.records.ingest import ingest
     from polyclinic.tensors.skew import Skew
 
     made = ingest(Node.read(node), Study.read(study), out)
-    if json:
-        say_json(made.manifest)
+    if json_:
+        say(made.manifest, json_)
         return
     from rich.table import Table
 

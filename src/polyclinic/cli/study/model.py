@@ -7,54 +7,52 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyclinic.cli.console import Json, console, say
+
 if TYPE_CHECKING:
     from polyclinic.models.compare import Difference
     from polyclinic.util.table import Table
 
 app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
 FileArgument = Annotated[Path, typer.Argument(help="*.phenotypes, *.groups, *.similarity, *.moments, or a run folder.")]
-Json = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
 @app.command()
 def show(
-    file: FileArgument, top: Annotated[int, typer.Option(help="Codes of each mode.")] = 5, json: Json = False
+    file: FileArgument, top: Annotated[int, typer.Option(help="Codes of each mode.")] = 5, json_: Json = False
 ) -> None:
     """The model's card and what it is made of; what must be known before passing it on comes first."""
-    from polyclinic.cli.console import console, say_json
     from polyclinic.models.model_card import sensitivity
     from polyclinic.models.phenotypes.phenotypes import Phenotypes
     from polyclinic.studies.run_folder import load
 
     m = load(file)
     table = m.top(top) if isinstance(m, Phenotypes) else m.table()
-    if json:
-        say_json(
+    if json_:
+        say(
             {
                 "kind": m.kind, "method": m.method, "rank": m.rank, "digest": m.digest(), "read_first": sensitivity(m),
                 "parameters": dict(m.parameters), "privacy": m.card.to_dict(), "rule": dict(m.origin.rule),
                 "receipts": {n: _unsealed(h) for n, h in m.origin.receipts.items()}, "versions": dict(m.origin.versions), "table": [dict(r) for r in table],
-            }
+            },
+            json_,
         )  # fmt: skip
         return
-    console.print(sensitivity(m), markup=False)
-    console.print(repr(m), markup=False)
-    console.print(str(m.card), markup=False)
+    for text in (sensitivity(m), repr(m), str(m.card)):
+        console.print(text)
     _print(table.from_one("phenotype", "group", "class"))
 
 
 @app.command()
-def diff(first: FileArgument, second: FileArgument, json: Json = False) -> None:
+def diff(first: FileArgument, second: FileArgument, json_: Json = False) -> None:
     """Matched phenotypes of two models with their distance, and what differs in how they were made."""
-    from polyclinic.cli.console import say_json
     from polyclinic.models.compare import compare
     from polyclinic.studies.run_folder import load
 
     found = compare(load(first), load(second))
-    if json:
-        say_json(told(found))
-        return
-    show_difference(found)
+    say(told(found), json_)
+    if not json_:
+        show_difference(found)
 
 
 @app.command()
@@ -63,13 +61,12 @@ def verify(
     node: Annotated[
         Path | None, typer.Option(help="Your node.toml: the receipt of your site is compared with your own book.")
     ] = None,
-    json: Json = False,
+    json_: Json = False,
 ) -> None:
     """Check every part's SHA-256, the codes' digests and the receipts' signatures; nothing in the file is executed.
 
     Exit code 3 if anything was changed.
     """
-    from polyclinic.cli.console import console, say_json
     from polyclinic.config.node import Node
     from polyclinic.errors import DataError
     from polyclinic.models.receipts import receipts
@@ -84,28 +81,21 @@ def verify(
     if owner is not None:
         faults += [f for r in mine for f in r.faults(ledger_of(owner))]
         faults += [] if mine else [f"{owner.name}: the file has no receipt of this site"]
-    if json:
+    if json_:
         told = {r.site: {**_unsealed(m.origin.receipts[r.site]), "state": r.state} for r in found}
-        say_json(
-            {"file": str(file), "whole": not faults, "kind": m.kind, "digest": m.digest(), "receipts": told}
-            | ({"faults": faults} if faults else {})
-        )
+        value = {"file": str(file), "whole": not faults, "kind": m.kind, "digest": m.digest(), "receipts": told}
+        say(value | ({"faults": faults} if faults else {}), json_)
     if faults:
         raise DataError(
             f"{file}: its receipts do not hold",
             faults=faults,
             hint="ask the coordinator of the study for the file again",
         )
-    if json:
+    if json_:
         return
-    console.print(f"{file}: whole; {m.kind}, SHA-256 {m.digest()}", markup=False, soft_wrap=True)
-    for r in found:
-        own = ", and in your book" if r in mine else ""
-        console.print(f"  book of {r}{own}", markup=False, soft_wrap=True)
-    if not found:
-        console.print(
-            "  no receipts: fitted in one process, or by a release that wrote none", markup=False, soft_wrap=True
-        )
+    lines = [f"  book of {r}{', and in your book' if r in mine else ''}" for r in found]
+    lines = lines or ["  no receipts: fitted in one process, or by a release that wrote none"]
+    say({}, json_, f"{file}: whole; {m.kind}, SHA-256 {m.digest()}", *lines)
 
 
 def _unsealed(head: Any) -> dict[str, object]:
@@ -126,8 +116,6 @@ def told(found: Difference) -> dict[str, object]:
 
 def show_difference(found: Difference) -> None:
     """A difference for people."""
-    from polyclinic.cli.console import console
-
     console.print("the numbers are the same" if found.same else "the numbers differ")
     if found.match is not None:
         console.print(f"mean match of phenotypes: {found.match:.3f}")
@@ -140,8 +128,6 @@ def show_difference(found: Difference) -> None:
 
 def _print(table: Table) -> None:
     from rich.table import Table as RichTable
-
-    from polyclinic.cli.console import console
 
     out = RichTable(*table.columns)
     for row in table.rows:

@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.cli.console import Json, busy, say
+
 
 def command(
     study: Annotated[Path, typer.Argument(help="A study file; all its sites are read in this process.")],
@@ -14,13 +16,12 @@ def command(
     control: Annotated[
         bool, typer.Option("--control/--no-control", help="Also on permuted codes: the rate of false flags.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Fit a study's method on everybody and on halves, judge every phenotype, and do the same where there is nothing to find."""
     from dataclasses import replace
 
     from polyclinic.analysis.replication.replicate import replicate
-    from polyclinic.cli.console import busy, console, say_json
     from polyclinic.errors import ConfigError
     from polyclinic.studies.registry import make, read_study
     from polyclinic.studies.simulate import sites_of
@@ -37,10 +38,8 @@ def command(
         sites = sites_of(asked)
     with busy("fitting on everybody and on halves", quiet=as_json):
         found = replicate(method, sites, folds, key=asked.study.key or asked.name, control=control)
-    if as_json:
-        rows = [dict(zip(found.table.columns, r)) for r in found.table.rows]
-        value = {"replicable": found.count, "phenotypes": len(found.table), "table": rows}
-        false = None if found.control is None else sum(bool(r["replicable"]) for r in found.control)
-        say_json(value | {"control": false, "false_rate": found.false_rate})
-        return
-    console.print(repr(replace(found, table=found.table.from_one("phenotype"))), markup=False, soft_wrap=True)
+    rows = [dict(zip(found.table.columns, r)) for r in found.table.rows]
+    value = {"replicable": found.count, "phenotypes": len(found.table), "table": rows}
+    false = None if found.control is None else sum(bool(r["replicable"]) for r in found.control)
+    text = repr(replace(found, table=found.table.from_one("phenotype")))
+    say(value | {"control": false, "false_rate": found.false_rate}, as_json, text)

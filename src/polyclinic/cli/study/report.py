@@ -8,6 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyclinic.cli.console import Json, busy, say
+
 if TYPE_CHECKING:
     from polyclinic.studies.run_folder import RunFolder
 
@@ -48,12 +50,11 @@ def command(
         typer.Option("--tensor", help="With --cohort: the site's tensor.npz, where the run does not name patients."),
     ] = None,
     events: Annotated[Path | None, typer.Option("--events", help="With --cohort: the site's events.parquet.")] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print what was written as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Write the report of a run folder as one HTML file."""
     from dataclasses import asdict
 
-    from polyclinic.cli.console import busy, say_json
     from polyclinic.errors import ConfigError
     from polyclinic.report.html import write_report
     from polyclinic.studies.run_folder import RunFolder
@@ -86,10 +87,7 @@ def command(
         "cohort": (cohort is not None, lambda: _cohort(run, cohort or "", tensor, events)),
     }
     made |= {name: [str(p) for p in write()] for name, (wanted, write) in asked.items() if wanted}
-    if as_json:
-        say_json(made)
-    else:
-        _print(made, list(asked))
+    say(made, as_json, *_lines(made, list(asked)))
     if broken:
         raise ConfigError(
             f"the report is written ({path}), but not all sections of others could be made",
@@ -99,7 +97,6 @@ def command(
 
 
 def _exports(run: RunFolder, quiet: bool) -> list[Path]:
-    from polyclinic.cli.console import busy
     from polyclinic.report.export.tables import export
 
     with busy("writing exports", quiet=quiet):
@@ -134,16 +131,12 @@ def _cohort(run: RunFolder, site: str, tensor: Path | None, events: Path | None)
     return write_cohort(run, site, tensor, events=events, out=run.path / "sites" / site / "cohort")
 
 
-def _print(made: dict[str, Any], names: list[str]) -> None:
-    from polyclinic.cli.console import console
-
-    console.print(f"report:    {made['report']}", soft_wrap=True)
-    for name in names:
-        if name in made:
-            console.print(f"{name + ':':<10} {len(made[name])} files in {Path(made[name][0]).parent}", soft_wrap=True)
-    if "agreement" in made:
-        a = made["agreement"]
+def _lines(made: dict[str, Any], names: list[str]) -> list[str]:
+    written = [n for n in names if n in made]
+    lines = [f"report:    {made['report']}"]
+    lines += [f"{n + ':':<10} {len(made[n])} files in {Path(made[n][0]).parent}" for n in written]
+    if a := made.get("agreement"):
         kappa = "" if a["kappa"] is None else f", Fleiss' kappa {a['kappa']:.2f}"
-        console.print(
-            f"review:    {a['reviewers']} sheets, {a['phenotypes']} phenotypes, {a['meaningful']:.0%} meaningful{kappa}"
-        )
+        share = f"{a['meaningful']:.0%} meaningful{kappa}"
+        lines.append(f"review:    {a['reviewers']} sheets, {a['phenotypes']} phenotypes, {share}")
+    return lines

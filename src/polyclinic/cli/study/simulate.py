@@ -7,6 +7,8 @@ from typing import Annotated
 
 import typer
 
+from polyclinic.cli.console import Json, console, follow, say
+
 
 def command(
     study: Annotated[Path, typer.Argument(help="study.toml: what to do, and over which sites or generated data.")],
@@ -15,10 +17,9 @@ def command(
     threads: Annotated[
         int, typer.Option(help="Sites that work at the same time; the model does not depend on it.")
     ] = 2,
-    as_json: Annotated[bool, typer.Option("--json", help="Print metrics as JSON.")] = False,
+    as_json: Json = False,
 ) -> None:
     """Run a study over several sites in this process; checkpoints each round."""
-    from polyclinic.cli.console import console, follow, say_json
     from polyclinic.node.run_study import simulate_to
     from polyclinic.studies.analyses import replication_words
     from polyclinic.studies.halvings import halvings
@@ -28,7 +29,7 @@ def command(
     halved = halvings(what)
     if not as_json:
         told = replication_words(what) if halved.number else f"not tested: {halved.words}"
-        console.print(f"{'what comes back':<24} {told}", markup=False)  # the words name [study]
+        console.print(f"{'what comes back':<24} {told}")  # the words name [study]
     rounds = int(what.chosen().parameters.get("rounds", 100))
     try:
         with follow(f"{what.name}: {what.chosen().name}", rounds, quiet=as_json) as progress:
@@ -38,7 +39,7 @@ def command(
         raise
     metrics = folder.read_json(folder.metrics)
     if as_json:
-        say_json(metrics)
+        say(metrics, as_json)
         return
     for key, value in metrics.items():
         if not isinstance(value, dict | list):

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, overload
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
@@ -24,8 +24,6 @@ from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 if TYPE_CHECKING:
-    from ehrdata import EHRData
-
     from polyclinic.models.phenotypes.local_comparison import Adapted
 
 NDBool = NDArray[np.bool_]
@@ -252,69 +250,6 @@ class Phenotypes(Value):
     def __repr__(self) -> str:
         modes = " x ".join(f"{len(f):,} {a.name}" for f, a in zip(self.factors, self.axes))
         return f"<Phenotypes {self.rank} by {self.method}, {modes}; {self.card.headline}>"
-
-    # ---- other libraries
-
-    def to_cp(self, data: SparseTensor | Site | None = None) -> tuple[Array, list[Array]]:
-        """``(weights, factors)`` as TensorLy's ``CPTensor`` takes it; with patients, their memberships come first.
-
-        Without patients the weights are the model's; with them they are one, and memberships carry the size.
-        """
-        if data is None:
-            return np.array(self.weights), [np.array(f) for f in self.factors]
-        tensor, _ = on_codes(patients_of(data), self.axes, self.factors)
-        model = self.placing.model(tensor, self.factors)
-        return np.ones(model[0].shape[1]), model
-
-    def to_ehrdata(self, data: SparseTensor | Site, *, unseen: Unseen = "error") -> EHRData:
-        """One hospital's patients with their memberships as an ``EHRData``; see :func:`polyclinic.models.phenotypes.ehrdata.to_ehrdata`."""
-        from polyclinic.models.phenotypes.ehrdata import to_ehrdata
-
-        return to_ehrdata(self, data, unseen=unseen)
-
-    @classmethod
-    def from_cp(
-        cls,
-        cp_tensor: tuple[ArrayLike | None, Sequence[ArrayLike]],
-        axes: Sequence[Axis | Sequence[str] | str | None] | None = None,
-        *,
-        patients: bool = True,
-        nonnegative: bool | None = None,
-    ) -> Self:
-        """Phenotypes from ``(weights, factors)``: TensorLy's ``CPTensor``, or anyone's.
-
-        Parameters
-        ----------
-        cp_tensor
-            Weights (R,) or None, and a list of factor matrices.
-        axes
-            Of the feature modes.
-        patients
-            The first factor holds the patients; it gives the weights and is then left out.
-        nonnegative
-            How new patients are placed; None: non-negative if all factors are.
-        """
-        from polyclinic.privacy.card.card import central_card
-
-        weights, given = cp_tensor
-        arrays = [np.asarray(f, np.float64) for f in given]
-        scale = np.ones(arrays[0].shape[1]) if weights is None else np.asarray(weights, np.float64)
-        if patients:
-            scale = scale * np.linalg.norm(arrays[0], axis=0)
-        features = arrays[1:] if patients else arrays
-        unit, norms = cp.normalise(features)
-        total = scale * norms
-        order = np.argsort(-np.abs(total), kind="stable")
-        given_axes = [None] * len(features) if axes is None else list(axes)
-        spoken = tuple(Axis.of(a, n) for n, a in enumerate(given_axes, start=1))
-        sign = nonnegative if nonnegative is not None else all((f >= 0).all() for f in features)
-        return cls(
-            Origin.of("cp", 1, {"rank": len(total)}, central_card("cp"), ()),
-            tuple(f[:, order] for f in unit),
-            np.abs(total)[order],
-            spoken,
-            LeastSquares(nonnegative=sign),
-        )
 
     # ---- the file
 
