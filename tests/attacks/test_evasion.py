@@ -12,6 +12,7 @@ from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import wait_until
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, PolicyRefusal
@@ -41,7 +42,8 @@ def test_a_clock_that_goes_forth_and_back_makes_no_room_for_two(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """What was set aside for a study ends after two weeks; put the clock forth, admit another, put it back: both could spend."""
-    book, now = Ledger(tmp_path / "l.jsonl"), time.time()
+    book, now = Ledger(tmp_path / "l.jsonl"), 1e9
+    monkeypatch.setattr(time, "time", lambda: now)
     (m,) = calibrate(0.9, 1e-6)
     first = ReleaseGate("n", policy=LIMIT, ledger=book, run="a")
     first.admit("a", "dpem", Privacy(0.9), 3, 100)
@@ -57,7 +59,8 @@ def test_a_clock_that_goes_forth_and_back_makes_no_room_for_two(
 
 
 def test_an_order_whose_time_is_over_can_be_admitted_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    book, now = Ledger(tmp_path / "l.jsonl"), time.time()
+    book, now = Ledger(tmp_path / "l.jsonl"), 1e9
+    monkeypatch.setattr(time, "time", lambda: now)
     door = ReleaseGate("n", policy=LIMIT, ledger=book, run="a")
     door.admit("a", "dpem", Privacy(0.9), 3, 100)
     monkeypatch.setattr(time, "time", lambda: now + 15 * DAY)
@@ -65,24 +68,31 @@ def test_an_order_whose_time_is_over_can_be_admitted_again(tmp_path: Path, monke
     assert book.tally.open["a"].left(now + 16 * DAY) > 0
 
 
-def test_a_removed_lock_file_lets_nobody_in_beside_its_holder(tmp_path: Path) -> None:
+def test_a_removed_lock_file_lets_nobody_in_beside_its_holder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A holder of the old lock file, and a writer that waited for it, were both inside once a third made a new one."""
     ledger = Ledger(tmp_path / "l.jsonl")
     ledger.charge(Charge("s", "m", 0, "x", 0, Gaussian(10.0)))
     lock = tmp_path / "l.jsonl.lock"
     old = os.open(lock, os.O_RDWR)
     fcntl.flock(old, fcntl.LOCK_EX)
+    flock, waits = fcntl.flock, []
+
+    def waiting(handle: int, how: int) -> None:
+        waits.append(handle)
+        flock(handle, how)
+
+    monkeypatch.setattr(fcntl, "flock", waiting)
     writer = threading.Thread(target=lambda: ledger.charge(Charge("s", "m", 1, "x", 0, Gaussian(10.0))))
     writer.start()
-    time.sleep(0.3)  # it waits for the file that is about to go
+    assert wait_until(lambda: len(waits) == 1), "it waits for the file that is about to go"
     lock.unlink()
     new = os.open(lock, os.O_RDWR | os.O_CREAT)
-    fcntl.flock(new, fcntl.LOCK_EX)
+    flock(new, fcntl.LOCK_EX)
     os.close(old)
-    writer.join(0.4)
+    wait_until(lambda: len(waits) == 2 or not writer.is_alive())
     assert writer.is_alive(), "the new file's holder is inside"
     os.close(new)
-    writer.join(30)
+    writer.join(300)
     assert len(ledger.charges()) == 2
 
 

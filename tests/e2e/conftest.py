@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import subprocess
-import time
 from collections.abc import Iterator
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import pytest
+from tests.waiting import wait_until
 
 if TYPE_CHECKING:  # FLARE may be missing
     from tests.e2e.flare_federation import Federation
@@ -59,7 +59,4 @@ def small_disk(tmp_path: Path) -> Iterator[Any]:
 
     yield mount
     for path in mounted:
-        for _ in range(20):
-            if subprocess.run(["umount", str(path)], capture_output=True).returncode == 0:
-                break
-            time.sleep(0.5)
+        wait_until(lambda path=path: subprocess.run(["umount", path], capture_output=True).returncode == 0, 10)  # type: ignore[misc]

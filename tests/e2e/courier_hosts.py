@@ -7,7 +7,6 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -161,13 +160,3 @@ class Hosts:
         """Everything that lies or lay in a synchronised folder, as a curious carrier has it."""
         now = [p for n in (*self.sites, "coordinator") for b in ("in", "out") for p in (self.root / n / b).iterdir()]
         return [*(self.root / "seen").iterdir(), *now]
-
-
-def until(true: Any, seconds: float) -> bool:
-    """Wait for something."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if true():
-            return True
-        time.sleep(0.05)
-    return False

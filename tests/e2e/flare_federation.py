@@ -6,7 +6,6 @@ import os
 import signal
 import sys
 import threading
-import time
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
@@ -15,6 +14,7 @@ from typing import Any
 import hospitals
 import numpy as np
 from tests.enrolled import enrolled
+from tests.waiting import wait_until
 
 ROOT = Path(__file__).parents[2]
 
@@ -67,7 +67,7 @@ class Federation:
 
     def study(self, name: str, method: str, **options: Any) -> Path:
         """Write a study file."""
-        return Path(hospitals.study(self.root / "studies", name, method, **{"head": "deadline = 60\n", **options}))
+        return Path(hospitals.study(self.root / "studies", name, method, **{"head": "deadline = 300\n", **options}))
 
     def order(self, study: Path) -> Any:
         """Sign a study."""
@@ -219,14 +219,16 @@ class Federation:
             except ProcessLookupError:
                 continue
 
-    def restart(self, *names: str, after: float = 0.3) -> None:
-        """kill -9 whole sites at once; a service manager starts them again a moment later."""
+    def restart(self, *names: str) -> None:
+        """kill -9 whole sites at once; a service manager starts them again."""
+        from polyclinic.node.doctor.processes import alive, recorded
         from polyclinic.node.flare import site_service as site
 
+        gone = [p for n in names for p in recorded(self.sites[n].pids)]
         self.kill(*(pid for n in names for pid in self.pids(n)))
 
         def later() -> None:
-            time.sleep(after)
+            wait_until(lambda: not any(map(alive, gone)))
             for n in names:
                 site.start(self.sites[n])
 
@@ -250,12 +252,11 @@ class At:
     """Does something once, when a run reaches a round."""
 
     def __init__(self, round_: int, act: Callable[[], None]) -> None:
-        self.round, self.act, self.done, self.when = round_, act, threading.Event(), 0.0
+        self.round, self.act, self.done = round_, act, threading.Event()
 
     def __call__(self, event: dict[str, Any]) -> None:
         if event.get("kind") == "round" and event["round"] >= self.round and not self.done.is_set():
             self.done.set()
-            self.when = time.time()
             self.act()
 
 
@@ -266,14 +267,4 @@ def same(a: Any, b: Any) -> bool:
     return wire.encode(wire.pack(a), limit=2**40) == wire.encode(wire.pack(b), limit=2**40)
 
 
-def wait_until(true: Callable[[], object], seconds: float) -> bool:
-    """Wait for something."""
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        if true():
-            return True
-        time.sleep(0.1)
-    return False
-
-
-__all__ = ["At", "Federation", "hospitals", "running", "same", "sys", "wait_until"]
+__all__ = ["At", "Federation", "hospitals", "running", "same", "sys"]

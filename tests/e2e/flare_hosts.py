@@ -9,14 +9,14 @@ import shutil
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 import hospitals
-from tests.e2e.flare_federation import ROOT, Federation, wait_until
+from tests.e2e.flare_federation import ROOT, Federation
+from tests.waiting import wait_until
 
 HUB = "study.example.org"  # the name in the guide
 NET = "10.77.0"
@@ -216,7 +216,7 @@ class Hospitals(Federation):
         for name in self.names:
             self.at(name, guide("polyclinic site pin --node node.toml"), typed="y\n")
             self.at(name, guide("polyclinic site start --node node.toml"))
-        assert wait_until(lambda: not self.status()["waiting_for"], 60), self.status()
+        assert wait_until(lambda: not self.status()["waiting_for"]), self.status()
 
     def ask(self, name: str) -> None:
         """A hospital asks to join and waits; somebody at the coordinator compares the words and approves."""
@@ -258,7 +258,7 @@ class Hospitals(Federation):
         process = self.hub.popen(f"{line} --json")
         try:
             runs = self.coordinator.path / "runs"
-            assert wait_until(lambda: set(runs.glob("*/order.json")) - before, 60), process.poll()
+            assert wait_until(lambda: set(runs.glob("*/order.json")) - before), process.poll()
             (made,) = set(runs.glob("*/order.json")) - before
             run = made.parent
             self._accept(run.name, process)
@@ -266,7 +266,7 @@ class Hospitals(Federation):
                 from polyclinic.node.flare.coordinator_service import progress
 
                 assert wait_until(
-                    lambda: any(e.get("round", 0) >= at_round for e in progress(run)) or process.poll() is not None, 120
+                    lambda: any(e.get("round", 0) >= at_round for e in progress(run)) or process.poll() is not None
                 )
                 act()
             out, err = process.communicate(timeout=300)
@@ -278,9 +278,7 @@ class Hospitals(Federation):
 
     def _accept(self, study: str, process: subprocess.Popen[str]) -> None:
         place = self.sites["east"].study(self.order_named(study).digest) / "order.json"
-        end = time.monotonic() + 90
-        while not place.exists() and process.poll() is None and time.monotonic() < end:
-            time.sleep(0.2)
+        wait_until(lambda: place.exists() or process.poll() is not None)
         if place.exists():
             guide("polyclinic site review --node node.toml")
             line = guide(f"polyclinic site review --node node.toml --accept {study}", **{study: "icu-1a2b3c4d"})

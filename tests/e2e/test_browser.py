@@ -6,13 +6,13 @@ import json
 import shutil
 import tempfile
 import threading
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import wait_until
 
 import polyclinic as pc
 from polyclinic.config import Study
@@ -157,14 +157,10 @@ def page(browser: Any, tmp_path: Path) -> Iterator[tuple[Any, Path]]:
     listening.close()
 
 
-def _until(what: Callable[[], Any], seconds: float = 10.0) -> Any:
-    end = time.monotonic() + seconds
-    while time.monotonic() < end:
-        found = what()
-        if found:
-            return found
-        time.sleep(0.05)
-    raise AssertionError("did not happen in time")
+def _until(what: Callable[[], Any]) -> Any:
+    value = wait_until(what)
+    assert value, "did not happen"
+    return value
 
 
 def _width(browser: Any, width: int, height: int = 900) -> None:
@@ -182,8 +178,7 @@ def _open(browser: Any, address: str) -> None:
     browser.get(address)
     # on a busy machine the driver may come back while the page is still being read
     _until(
-        lambda: browser.execute_script("return location.href !== 'about:blank' && document.readyState") == "complete",
-        20,
+        lambda: browser.execute_script("return location.href !== 'about:blank' && document.readyState") == "complete"
     )
 
 
@@ -332,7 +327,7 @@ def test_a_round_is_on_the_page_without_reloading(page: tuple[Any, Path]) -> Non
     folder.write_json(folder.study, {"study": study.to_json(), "sites": ["a", "b", "c"], "versions": {}})
     folder.append_progress({"kind": "round", "round": 1, "rounds": 9, "rmse_full": 0.5})
     _open(browser, browser.address)
-    _until(lambda: browser.execute_script("return document.getElementById('tiles').textContent.includes('1 / 9')"), 20)
+    _until(lambda: browser.execute_script("return document.getElementById('tiles').textContent.includes('1 / 9')"))
     for n in (2, 3):
         folder.append_progress({"kind": "round", "round": n, "rounds": 9, "rmse_full": 0.5 / n})
         _until(
@@ -352,7 +347,7 @@ def test_a_real_run_is_followed_to_its_report(page: tuple[Any, Path]) -> None:
     browser, root = page
     _width(browser, 1280)
     _open(browser, browser.address)
-    _until(lambda: browser.execute_script("return document.getElementById('name').textContent") == "No run yet", 20)
+    _until(lambda: browser.execute_script("return document.getElementById('name').textContent") == "No run yet")
     study = Study.parse(
         {
             "study": {"name": "followed", "replicate": 0},
@@ -361,7 +356,7 @@ def test_a_real_run_is_followed_to_its_report(page: tuple[Any, Path]) -> None:
         }
     )
     run_study(study, make(study), RunFolder.create(root / "a" / "run"))
-    _until(lambda: browser.execute_script("return document.getElementById('state').textContent") == "finished", 20)
+    _until(lambda: browser.execute_script("return document.getElementById('state').textContent") == "finished")
     assert browser.execute_script("return document.getElementById('tiles').textContent").startswith("6 / 6")
     assert browser.execute_script("return document.querySelectorAll('#sites tbody tr').length") == 6
     browser.execute_script("document.getElementById('tab-runs').click()")
@@ -382,7 +377,7 @@ def test_approving_lets_exactly_one_contribution_out(page: tuple[Any, Path]) -> 
         study="icu",
         store=root / "releases",
         outbox=root / "outbox",
-        waits=Waits(30.0),
+        waits=Waits(600.0),
     )
     left: list[str] = []
     refused: list[str] = []
@@ -402,7 +397,7 @@ def test_approving_lets_exactly_one_contribution_out(page: tuple[Any, Path]) -> 
     _width(browser, 390)
     _open(browser, browser.address)
     browser.execute_script("document.getElementById('tab-releases').click()")
-    _until(lambda: browser.execute_script("return document.querySelectorAll('.release .yes').length") == 2, 20)
+    _until(lambda: browser.execute_script("return document.querySelectorAll('.release .yes').length") == 2)
     _sound(browser)
     browser.execute_script("document.querySelector('.release .yes').click()")
     assert "your name" in _until(lambda: browser.execute_script("return document.getElementById('said').textContent"))
@@ -411,13 +406,12 @@ def test_approving_lets_exactly_one_contribution_out(page: tuple[Any, Path]) -> 
         "document.getElementById('by').value = 'Dr. Owner'; document.querySelector('.release .yes').click()"
     )
     _until(lambda: left)
-    time.sleep(0.6)
+    _until(lambda: browser.execute_script("return document.getElementById('waiting').textContent") == "1")
     assert len(left) == 1
     assert len(list((root / "outbox").glob("*.decision"))) == 1
-    assert _until(lambda: browser.execute_script("return document.getElementById('waiting').textContent")) == "1"
     _quiet(browser)
     browser.execute_script("document.querySelectorAll('.release .do button')[1].click()")  # refuse the other
     _until(lambda: len(list((root / "outbox").glob("*.decision"))) == 2)
     for t in threads:
-        t.join(5)
+        t.join(60)
     assert len(left) == 1 and len(refused) == 1

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 pytestmark = pytest.mark.e2e
 
@@ -30,16 +31,16 @@ def _served(folder: Path, *options: str) -> Iterator[str]:
 
 def _ask(address: str) -> int:
     opener = urllib.request.build_opener(urllib.request.ProxyHandler({}), urllib.request.HTTPCookieProcessor())
-    for _ in range(100):
+
+    def answer() -> int:
         try:
-            return int(opener.open(address, timeout=5).status)
+            return int(opener.open(address, timeout=60).status)
         except urllib.error.HTTPError as e:
             return e.code
         except urllib.error.URLError:
-            import time
+            return 0  # it does not listen yet
 
-            time.sleep(0.1)
-    raise AssertionError("the server does not answer")
+    return wait_until(answer)
 
 
 def test_local_page_needs_its_token_too_and_listens_here_only(tmp_path: Path) -> None:

@@ -14,12 +14,12 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
 import pytest
+from tests.waiting import wait_until
 
 pytest.importorskip("nvflare")
 ROOT = Path(__file__).parents[2]
@@ -164,19 +164,16 @@ def test_the_rehearsal_runs_as_an_ordinary_user_on_a_read_only_system() -> None:
                 "MONITOR_PORT": str(free_port()),
             }
             start(name, ["/bin/sh", str(DEPLOY / "compose" / "site.sh")], more)
-        end = time.monotonic() + 600
-        while joining.poll() is None:
-            gone = [p.args for p in running if p is not joining and p.poll() is not None]
-            assert time.monotonic() < end and not gone, _logs(base)
-            time.sleep(0.5)
+        assert wait_until(lambda: any(p.poll() is not None for p in running), 1200), _logs(base)
+        assert [p.args for p in running if p.poll() is not None] == [joining.args], _logs(base)
         assert joining.returncode == 0, _logs(base)
-        end = time.monotonic() + 600
-        while True:
-            seen = json.loads(once(["polyclinic", "coordinator", "status", hub["HUB"], "--json"], hub).splitlines()[-1])
-            if seen["sites"] and all(s["connected"] for s in seen["sites"].values()) and len(seen["sites"]) == 3:
-                break
-            assert time.monotonic() < end, _logs(base)
-            time.sleep(2)
+
+        def connected() -> bool:
+            said = once(["polyclinic", "coordinator", "status", hub["HUB"], "--json"], hub).splitlines()[-1]
+            sites = json.loads(said)["sites"]
+            return len(sites) == 3 and all(s["connected"] for s in sites.values())
+
+        assert wait_until(connected, 1200, every=2.0), _logs(base)
         study = str(DEPLOY / "compose" / "study.toml")
         done = json.loads(
             once(["polyclinic", "coordinator", "submit", hub["HUB"], study, "--json"], hub).splitlines()[-1]

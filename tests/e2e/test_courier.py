@@ -11,8 +11,9 @@ import pytest
 pytest.importorskip("nvflare")  # its enrolment makes the keys' certificates
 
 import hospitals
-from tests.e2e.courier_hosts import Hosts, told, until
+from tests.e2e.courier_hosts import Hosts, told
 from tests.e2e.flare_federation import same
+from tests.waiting import wait_until
 
 from polyclinic.privacy.gate.owner_rules import ledger_of
 
@@ -97,20 +98,20 @@ def test_a_site_is_awaited_killed_and_started_again(tmp_path: Path, kind: str) -
 
     with hosts.carried(4, 0.1, start=False):
         submitted = hosts.submit(path)
-        assert until(lambda: awaited({"east", "north", "south"}), 60)
+        assert wait_until(lambda: awaited({"east", "north", "south"}))
         assert "the courier is not running" in told("courier", "status", "--node", north.node_path)[1]
         for name_ in hosts.sites:
             hosts.start(name_)
         (run,) = (home / "runs").iterdir()
-        assert until(lambda: (run / "state.ckpt").exists() or submitted.poll() is not None, 120)
+        assert wait_until(lambda: (run / "state.ckpt").exists() or submitted.poll() is not None)
         assert submitted.poll() is None, hosts.ended(submitted)
         hosts.kill("north")
-        assert until(lambda: awaited({"north"}), 60)
+        assert wait_until(lambda: awaited({"north"}))
         code, text = told("courier", "status", "--node", north.node_path)
         assert code == 0
         assert "the courier is not running" in text
         assert "card has not come" not in text
         hosts.start("north")
-        assert until(lambda: "is at work" in told("courier", "status", "--node", north.node_path)[1], 60)
+        assert wait_until(lambda: "is at work" in told("courier", "status", "--node", north.node_path)[1])
         said = hosts.ended(submitted)
     _checked(hosts, kind, name, path, said)

@@ -20,8 +20,9 @@ from polyclinic.node.signed_study import StudyOrder
 pytest.importorskip("nvflare")
 
 import hospitals
-from tests.e2e.flare_federation import ROOT, same, wait_until
+from tests.e2e.flare_federation import ROOT, same
 from tests.e2e.flare_hosts import HUB, PORTS, PROXY_PORT, Hospitals, firewall, guide, missing, network
+from tests.waiting import wait_until
 
 REASON = missing()
 FILTER = shutil.which("nft") is not None
@@ -144,14 +145,14 @@ def test_services_come_back_by_themselves(four: Hospitals) -> None:
     """What the guide's systemd units run: in the foreground, until they are stopped."""
     guide("ExecStart=/opt/polyclinic/bin/polyclinic coordinator start /var/lib/polyclinic/hub --foreground")
     four.hub.run("polyclinic coordinator stop /srv/polyclinic")
-    assert wait_until(lambda: not four.hub.pids(), 15), four.hub.pids()
+    assert wait_until(lambda: not four.hub.pids()), four.hub.pids()
     begin = time.monotonic()
     service = four.hub.popen("polyclinic coordinator start /srv/polyclinic --foreground")
     drain = threading.Thread(target=service.communicate, daemon=True)
     drain.start()
     try:
-        assert wait_until(lambda: (four.coordinator.pids / "server.json").exists(), 30)
-        assert wait_until(lambda: four.status()["waiting_for"] == [], 60), four.status()
+        assert wait_until(lambda: (four.coordinator.pids / "server.json").exists())
+        assert wait_until(lambda: four.status()["waiting_for"] == []), four.status()
         print(f"FIGURE all hospitals back {time.monotonic() - begin:.0f} s after the coordinator's service was started")
         assert four.hosts["south"].reaches(four.hub.address, 8204)
     finally:
@@ -159,7 +160,7 @@ def test_services_come_back_by_themselves(four: Hospitals) -> None:
         drain.join(15)
     assert service.poll() is not None
     four.hub.run("polyclinic coordinator start /srv/polyclinic")
-    assert wait_until(lambda: four.status()["waiting_for"] == [], 60), four.status()
+    assert wait_until(lambda: four.status()["waiting_for"] == []), four.status()
 
 
 def test_hospital_behind_a_proxy_takes_part(four: Hospitals) -> None:
@@ -180,7 +181,7 @@ def test_hospital_behind_a_proxy_takes_part(four: Hospitals) -> None:
         four.at("south", "polyclinic site pin --node node.toml", typed="y\n")
         guide("ExecStart=/opt/polyclinic/bin/polyclinic site start --node node.toml --foreground")
         service = south.popen("polyclinic site start --node node.toml --foreground", cwd="/srv/polyclinic-site")
-        assert wait_until(lambda: four.status()["waiting_for"] == [], 60), four.status()
+        assert wait_until(lambda: four.status()["waiting_for"] == []), four.status()
         assert "reachable" in four.at("south", "polyclinic site status --node node.toml")
         study = four.study("proxied", TRIP.format(3, "masked"))
         order, status = four.submit(study)
@@ -190,7 +191,7 @@ def test_hospital_behind_a_proxy_takes_part(four: Hospitals) -> None:
         assert f"let through CONNECT {HUB}:8204" in log
         assert f"refused CONNECT {HUB}:8204" in log
         four.at("south", "polyclinic site stop --node node.toml")
-        assert wait_until(lambda: not south.pids(), 15), south.pids()
+        assert wait_until(lambda: not south.pids()), south.pids()
     finally:
         for process in (server, service):
             if process is not None:

@@ -13,8 +13,9 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from tests.e2e.flare_federation import At, Federation, running, same, wait_until
+from tests.e2e.flare_federation import At, Federation, running, same
 from tests.e2e.test_flare_doctor import _expired
+from tests.waiting import wait_until
 
 from polyclinic.cli import main
 from polyclinic.node.enrolment.authority import Authority
@@ -81,7 +82,7 @@ def test_papers_that_ended_are_renewed_in_place(tmp_path: Path, capsys: pytest.C
         assert (code, value["state"], value["restart"]) == (0, "renewed", True)
         site.stop(north)
         site.start(north)
-        assert wait_until(lambda: _status(capsys, north)[0] == 0, 30), _status(capsys, north)
+        assert wait_until(lambda: _status(capsys, north)[0] == 0), _status(capsys, north)
         assert _owned(north) == before
         assert not _command(capsys, "coordinator", "requests", home.path)[1]["requests"]["north"][
             "asks_for_new_certificate"
@@ -98,7 +99,7 @@ def test_papers_that_ended_are_renewed_in_place(tmp_path: Path, capsys: pytest.C
         assert code == 0
         coordinator.start(home)
         for folder in made.sites.values():  # they come back by themselves: authority and name are the same
-            assert wait_until(lambda f=folder: _status(capsys, f)[0] == 0, 60), folder.node.name  # type: ignore[misc]
+            assert wait_until(lambda f=folder: _status(capsys, f)[0] == 0), folder.node.name  # type: ignore[misc]
         assert _connected(made)
         order = made.order(made.study("after", 'name = "trip"\nrank = 3\nrounds = 2\naggregation = "plain"'))
         status = made.follow(order)

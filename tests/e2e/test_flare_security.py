@@ -13,7 +13,8 @@ from polyclinic.node.signed_study import StudyOrder
 
 pytest.importorskip("nvflare")
 
-from tests.e2e.flare_federation import Federation, running, same, wait_until
+from tests.e2e.flare_federation import Federation, running, same
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(400)]
 
@@ -25,7 +26,7 @@ def _submit(federation: Federation, folder: Path) -> str:
     from polyclinic.node.flare.session import connected, quiet, session
 
     with session(federation.coordinator) as api, quiet():
-        assert wait_until(lambda: set(connected(api)) >= set(federation.names), 60)
+        assert wait_until(lambda: set(connected(api)) >= set(federation.names))
         job = api.submit_job(str(folder))
         wait_until(lambda: api.get_job_status(job) not in (None, "SUBMITTED", "APPROVED", "DISPATCHED", "RUNNING"), 60)
         return str(api.get_job_status(job))
@@ -192,7 +193,7 @@ def test_revoked_site_is_out(tmp_path: Path) -> None:
         assert "south" not in made.order(made.study("without", TRIP.format("plain"))).sites
         sites.stop(made.sites["south"])
         sites.start(made.sites["south"])  # its certificate is still good for TLS, but it cannot register
-        assert wait_until(lambda: not _up(made, "south"), 60)
+        assert wait_until(lambda: not _up(made, "south"))
         with session(made.coordinator) as api:
             assert "south" not in connected(api)
 

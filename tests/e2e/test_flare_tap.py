@@ -18,7 +18,8 @@ import pytest
 
 pytest.importorskip("nvflare")
 
-from tests.e2e.flare_federation import Federation, wait_until
+from tests.e2e.flare_federation import Federation
+from tests.waiting import wait_until
 
 pytestmark = [pytest.mark.e2e, pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -148,7 +149,7 @@ def _run(
             log=made.coordinator.path / "server.log",
             note=made.coordinator.pids / "server.json",
         )
-        assert wait_until(lambda: port_open("localhost", made.port), 60)
+        assert wait_until(lambda: port_open("localhost", made.port))
         with monkeypatch.context() as m:
             m.setenv("PYTHONPATH", os.pathsep.join(filter(None, [str(root / "tap"), os.environ.get("PYTHONPATH")])))
             m.setenv("TAP", str(notes))

@@ -6,11 +6,11 @@ import os
 import shutil
 import struct
 import threading
-import time
 from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.waiting import wait_until
 
 from polyclinic.errors import MessageRefused
 from polyclinic.node.courier import mailbox
@@ -238,12 +238,14 @@ def test_nothing_is_written_through_a_link(exchange: Exchange, tmp_path: Path) -
 
     work = threading.Thread(target=carrier, daemon=True)
     work.start()
-    end = time.monotonic() + 10
-    while swapped[0] < 40 and time.monotonic() < end:
+
+    def enough() -> bool:
         exchange.boxes["north"].put(SealedFile("north", "coordinator", "answer", "ab", "01", bytes(200_000)))
+        return swapped[0] >= 5
+
+    assert wait_until(enough, every=0.0)
     stop.set()
     work.join()
-    assert swapped[0] >= 5
     assert secret.read_bytes() == b"the owner's own"
 
 

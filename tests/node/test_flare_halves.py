@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import os
 import threading
-import time
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +15,7 @@ import pytest
 from tests.enrolled import enrolled
 from tests.gossip import gossip
 from tests.ingested import ingest_once
+from tests.waiting import wait_until
 
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, PolicyRefusal, PolyclinicError
@@ -66,9 +66,8 @@ class World:
         self.roster = coordination.roster(self.coordinator)
         self.desks: dict[str, Worker] = {}
         self.silent: set[str] = set()
-        self.slow: dict[str, float] = {}
 
-    def study(self, name: str, method: str, head: str = "deadline = 30\n", **options: Any) -> Path:
+    def study(self, name: str, method: str, head: str = "deadline = 300\n", **options: Any) -> Path:
         return hospitals.study(self.root / "studies", name, method, head=head, **options)
 
     def order(self, path: Path) -> Any:
@@ -82,9 +81,7 @@ class World:
 
     def ask(self, site: str, data: bytes, timeout: float) -> bytes | None:
         if site in self.silent:
-            time.sleep(0.05)
             return None
-        time.sleep(self.slow.get(site, 0.0) if len(data) > 400 else 0.0)
         return self.desks[site].answer(data)
 
     def lead(self, order: StudyOrder, stopped: Any = lambda: False) -> Lead:
@@ -161,12 +158,9 @@ def test_site_that_missed_sums_folds_them_when_it_is_back(world: World) -> None:
     lead = world.lead(order)
 
     def away() -> None:
-        end = time.monotonic() + 60
-        while lead.number < 2 and time.monotonic() < end:
-            time.sleep(0.005)
+        wait_until(lambda: lead.number >= 2, every=0.005)
         world.silent = {"east"}
-        while lead.number < 4 and time.monotonic() < end:
-            time.sleep(0.005)
+        wait_until(lambda: lead.number >= 4, every=0.005)
         world.desks["east"] = Worker(order, world.sites["east"], world._post)
         world.silent = set()
 
@@ -552,9 +546,7 @@ def test_study_waits_until_the_owner_accepts_it(world: World) -> None:
         path = world.study("asked", TRIP.format(1, "plain"))
         order = world.order(path)
         world.open(order)
-        end = time.monotonic() + 20
-        while world.desks["north"].study.stage != "waiting" and time.monotonic() < end:
-            time.sleep(0.05)
+        assert wait_until(lambda: world.desks["north"].study.stage == "waiting")
         (shown,) = [s for s in membership.studies(site) if s["study"] == order.id]
         assert shown["state"] == "waiting"
         assert shown["method"]["name"] == "trip"

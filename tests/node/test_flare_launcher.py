@@ -6,10 +6,10 @@ import os
 import signal
 import sys
 import threading
-import time
 from pathlib import Path
 
 import pytest
+from tests.waiting import wait_until
 
 pytest.importorskip("nvflare")
 
@@ -36,13 +36,11 @@ def _worker(site: SiteFolder, code: str) -> tuple[_Worker, threading.Thread]:
 
 
 def _pid(site: SiteFolder, before: int = 0) -> int:
-    end = time.monotonic() + 20
-    while time.monotonic() < end:
-        found = [p.pid for p in recorded(site.pids, "worker-*.json")]
-        if found and found[0] != before:
-            return found[0]
-        time.sleep(0.02)
-    return 0
+    def other() -> int:
+        pids = [p.pid for p in recorded(site.pids, "worker-*.json")]
+        return pids[0] if pids and pids[0] != before else 0
+
+    return wait_until(other)
 
 
 def test_killed_worker_is_started_again_a_few_times_and_told_ones_end(tmp_path: Path) -> None:
@@ -56,7 +54,7 @@ def test_killed_worker_is_started_again_a_few_times_and_told_ones_end(tmp_path: 
     pid = _pid(site, pid)
     assert pid
     worker.terminate()
-    waiter.join(10)
+    waiter.join(300)
     assert not waiter.is_alive()
     assert recorded(site.pids) == []
     assert sum(e["event"] == "worker restarted" for e in read_events(site.events)) == 2
@@ -65,7 +63,7 @@ def test_killed_worker_is_started_again_a_few_times_and_told_ones_end(tmp_path: 
 def test_worker_that_always_dies_is_given_up(tmp_path: Path) -> None:
     site = _site(tmp_path)
     _, waiter = _worker(site, "import os; os.kill(os.getpid(), 9)")
-    waiter.join(60)
+    waiter.join(300)
     assert not waiter.is_alive()
     assert sum(e["event"] == "worker restarted" for e in read_events(site.events)) == RESTARTS
 
@@ -77,7 +75,7 @@ def test_worker_keeps_to_the_memory_that_the_owner_allows(tmp_path: Path) -> Non
     for keys, want in (("max_memory_mb = 200", 7), ("", 0)):
         site = _site(tmp_path / (keys[:3] or "free"), keys)
         worker, waiter = _worker(site, code)
-        waiter.join(30)
+        waiter.join(300)
         assert worker._process.returncode == want
 
 

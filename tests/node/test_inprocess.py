@@ -7,11 +7,11 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.waiting import wait_until
 
 import polyclinic as pc
 from polyclinic.auditing.contracts.result import example_sites
@@ -105,11 +105,9 @@ def test_interrupted_run_resumes_to_the_same_model(tmp_path: Path, whole: Path, 
     command = [sys.executable, "-m", "polyclinic.cli", "simulate", str(path), "--out", str(tmp_path / "cut")]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT)
     folder = RunFolder(tmp_path / "cut")
-    deadline = time.monotonic() + 240
-    while not (folder.path.exists() and len(folder.checkpoints()) >= 2) and time.monotonic() < deadline:
-        time.sleep(0.01)
+    wait_until(lambda: folder.path.exists() and len(folder.checkpoints()) >= 2, every=0.01)
     process.send_signal(stop)
-    process.wait(120)
+    process.wait(300)
     if (folder.path / "metrics.json").exists():
         pytest.skip("the run was faster than the signal")
     assert folder.checkpoints()

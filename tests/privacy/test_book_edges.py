@@ -525,7 +525,7 @@ def test_what_was_set_aside_is_given_back(tmp_path: Path) -> None:
     door.give_back("nothing was asked yet")
     assert ledger.count == 0
     door.admit("icu", "dpem", Privacy(0.9), 3, 50)
-    assert max(r.left(time.time()) for r in ledger.tally.open.values()) > 0
+    assert max(r.left(0.0) for r in ledger.tally.open.values()) > 0
     door.give_back("another site refused")
     assert not ledger.tally.open
     ReleaseGate("n", policy=rules, ledger=ledger).admit("next", "dpem", Privacy(0.9), 3, 50)

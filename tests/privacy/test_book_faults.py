@@ -7,13 +7,13 @@ import json
 import os
 import syslog
 import threading
-import time
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
+from tests.waiting import wait_until
 
 from polyclinic.errors import LedgerError, PolicyRefusal
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, epsilon
@@ -362,20 +362,18 @@ def test_a_release_leaves_when_the_owner_agrees_while_it_waits(tmp_path: Path, s
         ledger=Ledger(tmp_path / "l.jsonl"),
         store=tmp_path,
         run="o",
-        waits=Waits(1.5),
+        waits=Waits(0.5 if said is None else 300.0),
     )
     box = Outbox(tmp_path / "outbox")
     step = Step(1, "x", {"x": (3,)}, bound=9.0)
 
     def owner() -> None:
-        while not box.all():
-            time.sleep(0.02)
+        wait_until(box.all)
         if said is not None:
             box.decide(box.all()[0].id, approve=said, by="officer")
 
     person = threading.Thread(target=owner)
     person.start()
-    begin = time.monotonic()
     try:
         if leaves:
             door.release(step, Contribution({"x": np.ones(3)}))
@@ -386,23 +384,21 @@ def test_a_release_leaves_when_the_owner_agrees_while_it_waits(tmp_path: Path, s
         assert [e.kind for e in door.ledger.entries if e.kind in ("approve", "reject")] == (
             ["reject"] if said is False else []
         )
-        assert said is False or time.monotonic() - begin >= 1.4
     finally:
-        person.join(10)
+        person.join(300)
 
 
 def test_agreement_ahead_while_it_waits_lets_it_out(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl")
-    door = ReleaseGate("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path, run="o", waits=Waits(5.0))
+    door = ReleaseGate("n", policy=Policy(review="names"), ledger=ledger, store=tmp_path, run="o", waits=Waits(300.0))
     box = Outbox(tmp_path / "outbox")
 
     def owner() -> None:
-        while not box.all():
-            time.sleep(0.02)
+        wait_until(box.all)
         Ledger(tmp_path / "l.jsonl").write(Approve("o", "x", "ahead", "officer"))
 
     person = threading.Thread(target=owner)
     person.start()
     door.release(Step(1, "x", {"x": (3,)}, bound=9.0), Contribution({"x": np.ones(3)}))
-    person.join(10)
+    person.join(300)
     assert sum(isinstance(e.body, Approve) for e in ledger.entries) == 1

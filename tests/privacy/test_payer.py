@@ -73,7 +73,8 @@ def test_defaults_of_the_door() -> None:
         ReleaseGate("n", policy=Policy(min_patients=1)).admit("s", "m")
 
 
-def test_the_rules_are_in_the_book_once_for_every_change(tmp_path: Path) -> None:
+def test_the_rules_are_in_the_book_once_for_every_change(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(time, "time", lambda: 1_000_000.0)
     book = Ledger(tmp_path / "l.jsonl")
     for order, policy in (("a", Policy()), ("b", Policy()), ("c", Policy(min_sites=2)), ("d", Policy())):
         assert BudgetHolder(policy, book).reserve(order, "s", Privacy(0.1), 0.0, 60.0) == []
@@ -82,7 +83,7 @@ def test_the_rules_are_in_the_book_once_for_every_change(tmp_path: Path) -> None
     assert [r.text for r in rules] == ["{}", '{"min_sites":2}', "{}"]
     reserves = [e.body for e in book.entries if isinstance(e.body, Reserve)]
     assert [r.policy for r in reserves] == [rules[0].digest, rules[0].digest, rules[1].digest, rules[2].digest]
-    assert 50 < reserves[0].until - time.time() <= 60
+    assert reserves[0].until == 1_000_060
     assert reserves[0].events == price(Privacy(0.1))
 
 

@@ -1,4 +1,4 @@
-"""Five and twenty million events: bounded memory and processor time, and a bounded price over the bare count."""
+"""Five and twenty million events: bounded memory. ``benchmarks/ingest.py`` prints the time."""
 
 from __future__ import annotations
 
@@ -15,16 +15,9 @@ _spec.loader.exec_module(bench)
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("rows", "seconds", "times", "peak"),
-    [
-        pytest.param(5_000_000, 10.0, None, 700e6, id="5 million"),
-        pytest.param(20_000_000, None, 1.9, 1.5e9, id="20 million"),
-    ],
+    ("rows", "peak"), [pytest.param(5_000_000, 700e6, id="5 million"), pytest.param(20_000_000, 1.5e9, id="20 million")]
 )
-def test_millions_of_events_cost_what_was_promised(
-    tmp_path: Path, rows: int, seconds: float | None, times: float | None, peak: float
-) -> None:
-    # Processor time: what others do on the machine is not counted.
+def test_millions_of_events_need_no_more_memory_than_promised(tmp_path: Path, rows: int, peak: float) -> None:
     cells, bare = bench.events(tmp_path, rows)
     found = bench.measured(tmp_path)
     print(
@@ -34,5 +27,3 @@ def test_millions_of_events_cost_what_was_promised(
     assert found["cells"] == cells
     assert found["patients"] == rows // 40
     assert found["peak"] < peak
-    assert seconds is None or found["work"] < seconds
-    assert times is None or found["work"] <= times * bare

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import io
+import itertools
 import re
-import time
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -58,21 +59,21 @@ def test_plots_are_charts_that_name_the_guarantee(model: pc.LocalTF, make: str) 
 def _shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, seconds: float) -> str:
     out = io.StringIO()
     monkeypatch.setattr(speaking, "console", Console(file=out, force_terminal=terminal, width=100))
-    monkeypatch.setattr(speaking, "PATIENCE", 0.02)
+    clock = itertools.count(step=seconds)
+    monkeypatch.setattr(speaking, "time", SimpleNamespace(monotonic=lambda: next(clock)))
     with speaking.follow("TRIP", 3) as progress:
         for n in (1, 2, 3):
-            time.sleep(seconds)
             progress(Progress("round", "trip", n, 3, {"seconds": 1.0, "rmse_full": 0.5 / n}))
     return out.getvalue()
 
 
 def test_progress_shows_rounds_and_figure_in_a_terminal(monkeypatch: pytest.MonkeyPatch) -> None:
-    text = _shown(monkeypatch, terminal=True, seconds=0.05)
+    text = _shown(monkeypatch, terminal=True, seconds=2.0)
     assert "TRIP" in text and "3/3" in text and "rmse_full 0.16667" in text
 
 
 def test_progress_is_quiet_when_piped_or_short(monkeypatch: pytest.MonkeyPatch) -> None:
-    assert _shown(monkeypatch, terminal=False, seconds=0.05) == ""
+    assert _shown(monkeypatch, terminal=False, seconds=2.0) == ""
     assert _shown(monkeypatch, terminal=True, seconds=0.0) == ""
 
 
