@@ -8,7 +8,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
-from polyclinic.cli import EXITS, VERBS, module_of, verbs
+from polyclinic.cli import EXITS, VERBS, application, module_of, verbs
 from polyclinic.plugins import plugged
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -19,12 +19,12 @@ def reference() -> str:
     lines = [
         "# Command line",
         "",
-        "Generated from the commands (`python docs/reference/cli.py`). `polyclinic VERB --help` prints the same. Colours follow",
-        "`NO_COLOR`; progress bars are quiet when the output is piped.",
+        "This page lists every command with its options. It is generated (`python docs/reference/cli.py`).",
+        "`polyclinic COMMAND --help` prints the same. Colours follow `NO_COLOR`. Piped output has no progress bars.",
         "",
-        f"{EXITS} With `--json` an error is one JSON object (`error`, `what`, `faults`, `hint`) beside the text.",
+        f"{EXITS} With `--json` an error is one JSON object (`error`, `what`, `faults`, `hint`) next to the text.",
         "",
-        "| verb | what it does |",
+        "| command | what it does |",
         "|---|---|",
         *(f"| [`{verb}`](#polyclinic-{verb}) | {what} |" for verb, what in verbs().items() if _there(verb)),
     ]
@@ -40,7 +40,6 @@ def _there(verb: str) -> bool:
 
 
 def _command(verb: str) -> Any:
-    import typer
     from typer.main import get_command
 
     if verb not in VERBS:
@@ -48,7 +47,7 @@ def _command(verb: str) -> Any:
     module = import_module(module_of(verb))
     if hasattr(module, "app"):
         return get_command(module.app)
-    single = typer.Typer(add_completion=False)
+    single = application()
     single.command(help=VERBS[verb])(module.command)
     return get_command(single)
 

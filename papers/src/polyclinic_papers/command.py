@@ -9,22 +9,18 @@ from typing import Annotated, Any
 
 import typer
 
+from polyclinic.cli import application
+
 __all__ = ["app"]
 
-app = typer.Typer(
-    help="The five papers' experiments: list, run, report.",
-    add_completion=False,
-    no_args_is_help=True,
-    rich_markup_mode=None,
-    pretty_exceptions_enable=False,
-)
+app = application("Reproduce the five papers: list, run, report.", no_args_is_help=True)
 
 Out = Annotated[Path, typer.Option("--out", help="Folder of results.")]
 
 
 @app.command("list")
 def list_(as_json: Annotated[bool, typer.Option("--json", help="An array of objects.")] = False) -> None:
-    """Every experiment: its name, paper, table or figure, and the data it needs."""
+    """List experiments with paper, table or figure, and data."""
     from polyclinic_papers.catalogue import CATALOGUE
 
     rows = [{"name": e.name, "paper": e.paper, "title": e.title, "data": e.data} for e in CATALOGUE.values()]
@@ -52,7 +48,7 @@ def run_(
     out: Out = Path("runs/papers"),
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
 ) -> None:
-    """Run experiments; interrupted ones go on where they were."""
+    """Run experiments. Interrupted ones continue."""
     from polyclinic.cli.console import console
     from polyclinic.errors import DataError
     from polyclinic_papers.catalogue import find
@@ -80,12 +76,10 @@ def report_(
     out: Out = Path("runs/papers"),
     to: Annotated[
         Path | None,
-        typer.Option(
-            "--to", help="Write the page here, its figures in a folder beside it (default: papers.md in --out)."
-        ),
+        typer.Option("--to", help="Page to write. Default: papers.md in --out."),
     ] = None,
 ) -> None:
-    """Render all results of the folder into one page for the docs: paper says, we get, why different."""
+    """Render all results of the folder as one page."""
     from polyclinic.cli.console import console
     from polyclinic_papers.results import write_page
 

@@ -14,27 +14,37 @@ if TYPE_CHECKING:
 
 __all__ = ["VERBS", "main", "module_of", "verbs"]
 
-VERBS: Final = {  # verb -> what it does; its module is imported only when the verb is used
-    "demo": "Six intensive care units learn phenotypes together; ends with a report.",
-    "check": "Check a hospital's node file and database; nothing is sent.",
-    "ingest": "Turn a hospital's records into a tensor.",
-    "simulate": "Run a study over several sites in this process.",
-    "coordinator": "Run a federation: init, start, status, submit, resume, stop.",
-    "site": "Run a hospital's node: init, join, start, status, review, stop.",
-    "courier": "Studies through folders that somebody carries; no socket is opened.",
-    "evaluate": "What follows the fit, of a stored model: prevalence, outcome, survival.",
-    "replicate": "Which phenotypes come back and hold together, and how many would by chance.",
-    "report": "Write the report of a run folder as one HTML file.",
-    "model": "Look into a model file: show, diff, verify.",
-    "apply": "Place a hospital's patients on phenotypes learned elsewhere; nothing is sent.",
-    "adapt": "Set a hospital beside the network: drift, own phenotypes; nothing is sent.",
-    "compare": "Two runs side by side: matched phenotypes, what differs.",
-    "dossier": "What an ethics board reads and signs, before a study and after it.",
-    "ledger": "Show, verify or export a site's privacy ledger.",
-    "audit": "Attack our own privacy: canaries and known attacks.",
-    "web": "A live page of a run.",
+GROUPS: Final = {  # group -> verb -> what it does. A verb's module is imported only when the verb is used.
+    "Try": {
+        "demo": "Fit every method on six generated hospitals, write a report.",
+        "simulate": "Run a study over several sites in one process.",
+    },
+    "Results": {
+        "report": "Write the report of a run as one HTML file.",
+        "evaluate": "Analyse a fitted model: prevalence, outcome, survival.",
+        "replicate": "Test which phenotypes replicate, with a control.",
+        "model": "Inspect a model file: show, diff, verify.",
+        "apply": "Compute phenotype scores of a hospital's patients.",
+        "adapt": "Compare a hospital with the model: drift, own phenotypes.",
+        "compare": "Compare two runs: matched phenotypes, differences.",
+        "web": "Show a live page of a run.",
+    },
+    "Hospital": {
+        "check": "Check a hospital's node file and database. Sends nothing.",
+        "ingest": "Turn a hospital's records into a tensor.",
+        "site": "Run a hospital's node: init, join, start, review, stop.",
+        "courier": "Run studies through exchanged folders, without a network.",
+        "dossier": "Write the dossier for an ethics board.",
+    },
+    "Coordinator": {
+        "coordinator": "Run a coordinator: init, start, submit, status, stop.",
+    },
+    "Privacy": {
+        "ledger": "Show, verify or export a site's privacy ledger.",
+        "audit": "Audit privacy empirically: canaries, known attacks.",
+    },
 }
-
+VERBS: Final = {verb: text for group in GROUPS.values() for verb, text in group.items()}
 NODE: Final = (
     "check",
     "coordinator",
@@ -43,9 +53,23 @@ NODE: Final = (
     "ledger",
     "site",
     "web",
-)  # of cli/node; the others of cli/study
+)  # in cli/node, the others in cli/study
 
-EXITS: Final = "Exit codes: 0 done, 2 configuration, 3 data, 4 refused by policy or budget, 5 a peer was lost."
+EXITS: Final = "Exit codes: 0 done, 2 configuration, 3 data, 4 refused, 5 peer lost."
+
+
+def application(help: str | None = None, **more: bool) -> Typer:
+    """Return an empty typer application in the style of all commands. Markup would remove [section] from texts."""
+    import typer
+
+    return typer.Typer(
+        help=help,
+        add_completion=False,
+        rich_markup_mode=None,
+        pretty_exceptions_enable=False,
+        context_settings={"help_option_names": ["-h", "--help"]},
+        **more,  # type: ignore[arg-type]
+    )
 
 
 def module_of(verb: str) -> str:
@@ -66,19 +90,10 @@ def usage() -> str:
     """The overview that ``polyclinic --help`` prints."""
     known = verbs()
     width = max(map(len, known))
-    lines = [f"  {name:<{width}}  {text}" for name, text in known.items()]
-    return "\n".join(
-        [
-            "Usage: polyclinic VERB [OPTIONS]",
-            "",
-            "Many clinics, one model, no shared records.",
-            "",
-            *lines,
-            "",
-            "polyclinic VERB --help tells the rest. " + EXITS,
-            "",
-        ]
-    )
+    lines = ["Usage: polyclinic COMMAND [OPTIONS]", "", "Many clinics, one model, no shared records."]
+    for group, members in (GROUPS | {"Plugins": {v: text for v, text in known.items() if v not in VERBS}}).items():
+        lines += ["", group, *(f"  {verb:<{width}}  {text}" for verb, text in members.items())] if members else []
+    return "\n".join([*lines, "", "Options of a command: polyclinic COMMAND --help", EXITS, ""])
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -95,7 +110,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     others = plugged("polyclinic.commands")
     if args[0] not in VERBS and args[0] not in others:
         near = next_door(args[0]) or did_you_mean(args[0], [*VERBS, *others])
-        sys.stderr.write(f"unknown verb {args[0]!r}{': ' if near else ''}{near}\n\n{usage()}")
+        sys.stderr.write(f"unknown command {args[0]!r}{': ' if near else ''}{near}\n\n{usage()}")
         sys.exit(2)
     sys.exit(_run(args[0], args[1:]))
 
@@ -164,6 +179,6 @@ def _command(verb: str) -> Typer:
     app = vars(module).get("app")
     if isinstance(app, typer.Typer):
         return app
-    single = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False)
+    single = application()
     single.command(help=VERBS[verb])(module.command)
     return single

@@ -46,7 +46,7 @@ class CourierRule(TomlSection):
 
     inbox: str = Field(min_length=1, description="Folder where files for this site appear.")
     outbox: str = Field(min_length=1, description="Folder from which files of this site are taken.")
-    every: float = Field(1.0, gt=0, le=3600.0, description="Seconds between two looks into the inbox.")
+    every: float = Field(1.0, gt=0, le=3600.0, description="Seconds between two checks of the inbox.")
     resend: float = Field(
         60.0, gt=0, description="Seconds after which a letter to another site without a receipt is written again."
     )

@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any, Final
 
 import typer
 
+from polyclinic.cli import application
 from polyclinic.cli.console import Json, console, say
 from polyclinic.cli.console import follow as bar
 from polyclinic.cli.node import doctor
@@ -19,7 +20,7 @@ if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
     from polyclinic.node.signed_study import StudyOrder
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a federation between hosts.")
+app = application(no_args_is_help=True, help="Run a federation between hosts.")
 app.command("doctor")(doctor.coordinator)
 for _command in COMMANDS:
     app.command()(_command)
@@ -27,9 +28,7 @@ for _command in COMMANDS:
 ENDED: Final = ("finished", "stopped", "failed")
 Wait = Annotated[
     str | None,
-    typer.Option(
-        "--wait", help="Look on for so many seconds, or 'no'; the study goes on by itself. Default: to its end."
-    ),
+    typer.Option("--wait", help="Seconds to watch, or 'no'. Default: until the study ends."),
 ]
 
 
@@ -38,10 +37,10 @@ def start(
     folder: Folder,
     foreground: Annotated[bool, typer.Option("--foreground", help="Stay in the foreground (systemd).")] = False,
     monitor: Annotated[
-        str | None, typer.Option("--monitor", help="HOST:PORT of /health and /metrics; default: no port.")
+        str | None, typer.Option("--monitor", help="HOST:PORT of /health and /metrics. Default: none.")
     ] = None,
     notify: Annotated[
-        str | None, typer.Option("--notify", help="Command to run on news: a site asks to join, a study failed.")
+        str | None, typer.Option("--notify", help="Command to run on events, e.g. a join request.")
     ] = None,
     json_: Json = False,
 ) -> None:
@@ -69,7 +68,7 @@ def start(
 
 @app.command()
 def stop(folder: Folder, json_: Json = False) -> None:
-    """Stop studies cleanly, end the server and everything it started, prune its files."""
+    """Stop all studies and the server."""
     from polyclinic.node.flare.coordinator_service import stop as end
     from polyclinic.node.monitor.process import finish
 
@@ -82,7 +81,7 @@ def stop(folder: Folder, json_: Json = False) -> None:
 
 @app.command()
 def status(folder: Folder, json_: Json = False) -> None:
-    """Who is connected, who is waited for, and how every study stands."""
+    """Show connected sites and the state of every study."""
     from polyclinic.node.flare.coordinator_service import status as look
 
     value = look(home_of(folder))
@@ -123,7 +122,7 @@ def submit(
     wait: Wait = None,
     json_: Json = False,
 ) -> None:
-    """Sign a study for all approved sites and run it; exit code 4 if sites declined (their names are said, their reasons are theirs)."""
+    """Sign a study for all approved sites and run it. Exit code 4 if a site declined."""
     from polyclinic.config import Study
     from polyclinic.node.enrolment.federation import sign_study
     from polyclinic.node.flare.coordinator_service import need_running
@@ -136,11 +135,11 @@ def submit(
 @app.command()
 def resume(
     folder: Folder,
-    study: Annotated[str, typer.Argument(help="Number of the study, or the start of it.")],
+    study: Annotated[str, typer.Argument(help="Id of the study, or its first characters.")],
     wait: Wait = None,
     json_: Json = False,
 ) -> None:
-    """Go on with a study that was interrupted, to the same model."""
+    """Continue an interrupted study, to the same model."""
     from polyclinic.node.flare.coordinator_service import need_running, order_of
 
     home, patience = home_of(folder), _seconds(wait)

@@ -7,25 +7,26 @@ from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
 
 import typer
 
+from polyclinic.cli import application
 from polyclinic.cli.console import NODE, Json, NodeFile, say
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
     from polyclinic.node.signed_study import StudyOrder
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run studies through folders; no socket is opened.")
+app = application(no_args_is_help=True, help="Run studies through exchanged folders, without a network.")
 
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
 Inbox = Annotated[Path, typer.Option("--inbox", help="Folder where the sites' files appear.")]
 Outbox = Annotated[Path, typer.Option("--outbox", help="Folder from which files for the sites are taken.")]
 Pace = Annotated[
     float,
-    typer.Option("--pace", help="How slow the carrier is: real seconds in one second of the protocol.", min=0.1),
+    typer.Option("--pace", help="Seconds of delivery per second of the protocol.", min=0.1),
 ]
-Every = Annotated[float, typer.Option("--every", help="Seconds between two looks into the inbox.", min=0.01)]
+Every = Annotated[float, typer.Option("--every", help="Seconds between two checks of the inbox.", min=0.01)]
 Resend = Annotated[
     float | None,
-    typer.Option("--resend", help="Seconds after which a file without an answer is written again; default: 2 x pace."),
+    typer.Option("--resend", help="Seconds until an unanswered file is written again. Default: 2 x pace."),
 ]
 STAGES: Final = {
     "absent": " (not heard of yet)",
@@ -46,7 +47,7 @@ class Rhythm(NamedTuple):
 
 @app.command()
 def site(node: NodeFile = NODE) -> None:
-    """Serve studies at a hospital through the folders of [courier] in its node file, until interrupted."""
+    """Serve studies through the folders of [courier] in node.toml."""
     import os
 
     from polyclinic.node.courier.site import CourierSite, branch_box
@@ -71,7 +72,7 @@ def submit(
     resend: Resend = None,
     json_: Json = False,
 ) -> None:
-    """Sign a study for all approved sites and run it through two folders; goes on until it has ended."""
+    """Sign a study for all approved sites and run it through two folders."""
     from polyclinic.config import Study
     from polyclinic.node.enrolment.federation import sign_study
 
@@ -82,7 +83,7 @@ def submit(
 @app.command()
 def resume(
     folder: Folder,
-    study: Annotated[str, typer.Argument(help="Number of the study, or the start of it.")],
+    study: Annotated[str, typer.Argument(help="Id of the study, or its first characters.")],
     inbox: Inbox,
     outbox: Outbox,
     pace: Pace = 60.0,
@@ -90,7 +91,7 @@ def resume(
     resend: Resend = None,
     json_: Json = False,
 ) -> None:
-    """Go on with a study that was interrupted, to the same model."""
+    """Continue an interrupted study, to the same model."""
     from polyclinic.node.flare.coordinator_service import order_of
 
     home = _home(folder)
@@ -99,11 +100,11 @@ def resume(
 
 @app.command()
 def status(
-    folder: Annotated[Path | None, typer.Argument(help="The coordinator's folder; or give --node at a site.")] = None,
+    folder: Annotated[Path | None, typer.Argument(help="The coordinator's folder. At a site use --node.")] = None,
     node: Annotated[Path | None, typer.Option("--node", help="The hospital's node file.")] = None,
     json_: Json = False,
 ) -> None:
-    """Who is awaited and since when, and what lies in the folders; exit code 5 while somebody is awaited."""
+    """Show which sites are awaited, since when, and the files in the folders. Exit code 5 while waiting."""
     from polyclinic.errors import ConfigError
     from polyclinic.node.courier.coordinator import states
     from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
@@ -140,11 +141,11 @@ def status(
 
 @app.command()
 def show(
-    file: Annotated[str, typer.Argument(help="Name of a file in the outbox, or the start of it.")],
+    file: Annotated[str, typer.Argument(help="File in the outbox, or its first characters.")],
     node: NodeFile = NODE,
     json_: Json = False,
 ) -> None:
-    """Look at what leaves: the content of a file in this site's outbox, from the owner's own copy."""
+    """Show the content of a file in this site's outbox."""
     from polyclinic.node.courier.mailbox import shown
     from polyclinic.node.enrolment.folders import SiteFolder
 

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def site(node: NodeFile = NODE, json_: Json = False) -> None:
-    """Say what is wrong with this node and what to do; exit code 0 only if nothing is. No patient's data are sent."""
+    """Find faults of this node and name the fix. Exit code 0 if there are none. Sends no patient data."""
     from polyclinic.errors import ConfigError
     from polyclinic.node.doctor.probe import Probe
     from polyclinic.node.doctor.probes import site_probes
@@ -32,7 +32,7 @@ def coordinator(
     folder: Annotated[Path, typer.Argument(help="The coordinator's folder.")],
     json_: Json = False,
 ) -> None:
-    """Say what is wrong with this coordinator and what to do; exit code 0 only if nothing is."""
+    """Find faults of this coordinator and name the fix. Exit code 0 if there are none."""
     from polyclinic.errors import ConfigError
     from polyclinic.node.doctor.probe import Probe
     from polyclinic.node.doctor.probes import coordinator_probes

@@ -11,17 +11,15 @@ from polyclinic.cli.console import Json, busy, say
 
 
 def command(
-    target: Annotated[
-        str, typer.Argument(help="A study.toml, a run folder, or (with --node) the name of a study asked of this site.")
-    ],
+    target: Annotated[str, typer.Argument(help="Study file, run folder, or (with --node) a study's name.")],
     node: Annotated[
-        Path | None, typer.Option("--node", help="The hospital's node file: its policy, retention and book.")
+        Path | None, typer.Option("--node", help="The hospital's node file: policy, retention, ledger.")
     ] = None,
     facts: Annotated[
         Path | None, typer.Option("--facts", help="TOML with [institution]: controller, officer, legal_basis ...")
     ] = None,
     out: Annotated[
-        Path | None, typer.Option("--out", help="Folder to write into; default: the run folder, or here.")
+        Path | None, typer.Option("--out", help="Folder to write. Default: the run folder, or here.")
     ] = None,
     json_: Json = False,
 ) -> None:

@@ -8,6 +8,7 @@ from typing import Annotated, Any
 
 import typer
 
+from polyclinic.cli import application
 from polyclinic.cli.console import Json, say
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, LedgerError
@@ -19,7 +20,7 @@ from polyclinic.privacy.ledger.ledger import Ledger, SignedHead
 from polyclinic.privacy.ledger.reader import verify_lines
 from polyclinic.util.atomic_files import atomic
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Show, verify or export a site's privacy ledger.")
+app = application(no_args_is_help=True, help="Show, verify or export a site's privacy ledger.")
 
 Where = Annotated[Path, typer.Argument(help="A ledger (.jsonl), a node file (.toml), or a folder that holds ledgers.")]
 Delta = Annotated[float, typer.Option("--delta", help="Delta at which epsilon is computed.", min=1e-300, max=0.5)]
@@ -92,10 +93,10 @@ def show(path: Where, delta: Delta = 1e-6, json_: Json = False) -> None:
 def verify(
     path: Where,
     against: Annotated[Path | None, typer.Option("--against", help="An earlier export, kept elsewhere.")] = None,
-    key: Annotated[str | None, typer.Option(help="The book's public key, to check an export offline.")] = None,
+    key: Annotated[str | None, typer.Option(help="The ledger's public key, to check an export offline.")] = None,
     json_: Json = False,
 ) -> None:
-    """Find any line that was edited, removed or reordered; exit code 4 if one was. An export (.json) is checked offline."""
+    """Find edited, removed or reordered lines. Exit code 4 if there are any."""
     faults: dict[str, list[str]] = {}
     if path.suffix == ".json":
         faults = {name: verify_lines(lines, key) for name, lines in _exported(path).items()}
@@ -133,17 +134,15 @@ def _exported(path: Path) -> dict[str, list[str]]:
 @app.command()
 def recover(
     path: Where,
-    head: Annotated[
-        list[Path] | None, typer.Option(help="A head that somebody else kept (an export, an anchor).")
-    ] = None,
+    head: Annotated[list[Path] | None, typer.Option(help="A signed head that another party kept.")] = None,
     by: Annotated[str, typer.Option(help="Who answers for the gap.")] = "",
     why: Annotated[str, typer.Option(help="What happened.")] = "",
     write: Annotated[
-        bool, typer.Option("--write", help="Set the damaged file aside and charge the lost lines.")
+        bool, typer.Option("--write", help="Move the damaged file away and charge the lost lines.")
     ] = False,
     json_: Json = False,
 ) -> None:
-    """Show what is left of a damaged book and what was spent beyond it; with --write go on after a line that says so."""
+    """Show what is left of a damaged ledger. --write continues it."""
     (file,) = _files(path)
     ledger = _open(path, file)
     heads = [h for p in head or () for h in _anchors(p).values()] + _witnessed(path)
@@ -191,10 +190,10 @@ def _anchors(path: Path | None) -> dict[str, SignedHead]:
 @app.command()
 def export(
     path: Where,
-    out: Annotated[Path | None, typer.Option("--out", help="File to write; default: standard output.")] = None,
-    json_: Annotated[bool, typer.Option("--json", help="The same; an export is always JSON.")] = False,
+    out: Annotated[Path | None, typer.Option("--out", help="File to write. Default: standard output.")] = None,
+    json_: Annotated[bool, typer.Option("--json", help="Same as without it.")] = False,
 ) -> None:
-    """Write everything as JSON, with the head to keep elsewhere."""
+    """Write the ledger as JSON with its signed head."""
     value = {"ledgers": [{"path": str(f), **Ledger(f).export()} for f in _files(path)]}
     if out is None:
         say(value, True)
@@ -209,7 +208,7 @@ Box = Annotated[Path, typer.Argument(help="The node file of a site (.toml), or i
 
 @app.command()
 def pending(path: Box, json_: Json = False) -> None:
-    """List releases that wait for the owner."""
+    """List releases that wait for the owner's decision."""
     found = _box(path).all()
     value = [{"id": p.id, "state": p.state, "by": p.decided_by, **p.facts} for p in found]
     say({"releases": value}, json_, *(map(str, found) if found else ["nothing waits"]))
@@ -217,7 +216,7 @@ def pending(path: Box, json_: Json = False) -> None:
 
 @app.command()
 def read(path: Box, id: Annotated[str, typer.Argument(help="Which release.")], json_: Json = False) -> None:
-    """Show exactly the values that would leave."""
+    """Show the exact values of a release."""
     arrays = _box(path).read(id).arrays
     value = {"id": id, "arrays": {k: v.tolist() for k, v in arrays.items()}}
     say(value, json_, *(f"{name} {a.shape}:\n{a}" for name, a in arrays.items()))
@@ -231,6 +230,6 @@ def approve(
     reject: Annotated[bool, typer.Option("--reject", help="Reject it instead.")] = False,
     json_: Json = False,
 ) -> None:
-    """Approve a release, or reject it; a decision is final."""
+    """Approve or reject a release. The decision is final."""
     done = _box(path).decide(id, approve=not reject, by=by)
     say({"id": done.id, "state": done.state, "by": done.decided_by}, json_, str(done))

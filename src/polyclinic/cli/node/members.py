@@ -13,7 +13,7 @@ if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
 
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
-Days = Annotated[float, typer.Option(help="Days for which an invite may be used.", min=0.0, max=365.0)]
+Days = Annotated[float, typer.Option(help="Days until the invite expires.", min=0.0, max=365.0)]
 
 
 def _folder(path: Path) -> CoordinatorFolder:
@@ -42,19 +42,19 @@ def home_of(path: Path) -> CoordinatorFolder:
 
 def init(
     folder: Folder,
-    site: Annotated[list[str], typer.Option("--site", help="Name of a site to invite; once for each.")],
-    host: Annotated[str, typer.Option(help="Name under which the sites reach this coordinator.")] = "localhost",
+    site: Annotated[list[str], typer.Option("--site", help="Site to invite. Repeat for each site.")],
+    host: Annotated[str, typer.Option(help="Host name at which sites reach the coordinator.")] = "localhost",
     port: Annotated[int, typer.Option(help="Port for the sites.", min=1025, max=65535)] = 8202,
     admin_port: Annotated[
         int, typer.Option(help="Port for the coordinator's own commands.", min=1025, max=65535)
     ] = 8203,
     enrol_port: Annotated[
-        int, typer.Option(help="Port where sites ask to join; 0: requests are carried as files.", min=0, max=65535)
+        int, typer.Option(help="Port for join requests. 0: requests are files.", min=0, max=65535)
     ] = 8204,
     days: Days = 14.0,
     json_: Json = False,
 ) -> None:
-    """Make the certificate authority and one invite per site; nothing of a site is made here."""
+    """Create the certificate authority and one invite per site."""
     from polyclinic.node.enrolment.federation import coordinator_fingerprint, found
     from polyclinic.node.enrolment.folders import read_json
 
@@ -79,7 +79,7 @@ def invite(
     days: Days = 14.0,
     json_: Json = False,
 ) -> None:
-    """Invite one more site, or one anew; an earlier invite for it ends."""
+    """Invite a site. An earlier invite for it expires."""
     from polyclinic.node.enrolment.invitation import invite as make
 
     path = make(home_of(folder), name, days=days)
@@ -87,7 +87,7 @@ def invite(
 
 
 def requests(folder: Folder, json_: Json = False) -> None:
-    """Who was invited, who asks to join, and the fingerprints to compare by telephone."""
+    """List invites and join requests with their fingerprints."""
     from polyclinic.node.enrolment.invitation import entries
 
     home = home_of(folder)
@@ -115,14 +115,14 @@ def requests(folder: Folder, json_: Json = False) -> None:
 
 def approve(
     folder: Folder,
-    site: Annotated[str, typer.Argument(help="Name of a site that asks to join; or a request file (`--offline`).")],
+    site: Annotated[str, typer.Argument(help="Site that asks to join, or its request file.")],
     fingerprint: Annotated[
-        str | None, typer.Option(help="What the site's owner read to you; refused if it differs.")
+        str | None, typer.Option(help="Fingerprint read by the owner. Refused if different.")
     ] = None,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask; needs --fingerprint.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask. Needs --fingerprint.")] = False,
     json_: Json = False,
 ) -> None:
-    """Sign a site's certificate, after both people compared the fingerprint of its keys."""
+    """Sign a site's certificate after comparing fingerprints."""
     from polyclinic.errors import ConfigError
     from polyclinic.node.enrolment import federation as coordination
     from polyclinic.node.enrolment.authority import read_request
@@ -150,9 +150,9 @@ def approve(
 
 
 def reject(
-    folder: Folder, site: Annotated[str, typer.Argument(help="Name of the site that asks.")], json_: Json = False
+    folder: Folder, site: Annotated[str, typer.Argument(help="Site that asks to join.")], json_: Json = False
 ) -> None:
-    """Reject a request to join, e.g. because the fingerprints differ; its invite ends."""
+    """Reject a join request. Its invite expires."""
     from polyclinic.node.enrolment.federation import reject as say_no
 
     mark = say_no(home_of(folder), site)
@@ -160,7 +160,7 @@ def reject(
 
 
 def roster(folder: Folder, json_: Json = False) -> None:
-    """Write the signed list of sites, for every owner to compare and pin (`site pin`)."""
+    """Write the signed list of sites for `site pin`."""
     from polyclinic.node.enrolment.federation import roster as write
     from polyclinic.node.enrolment.folders import read_json
 
@@ -171,10 +171,10 @@ def roster(folder: Folder, json_: Json = False) -> None:
 
 def renew(
     folder: Folder,
-    site: Annotated[str | None, typer.Argument(help="Name of the site; without one: the coordinator itself.")] = None,
+    site: Annotated[str | None, typer.Argument(help="Site. Default: the coordinator itself.")] = None,
     json_: Json = False,
 ) -> None:
-    """Sign a new certificate for the keys that were compared when a site joined; the site fetches it by `site renew`."""
+    """Sign a new certificate. The site fetches it with `site renew`."""
     from polyclinic.node.enrolment.renewal import renew_server, renew_site
 
     home = home_of(folder)
@@ -189,7 +189,7 @@ def renew(
 
 
 def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the site.")], json_: Json = False) -> None:
-    """Revoke a site: it gets no message and no study, and cannot register again."""
+    """Revoke a site. It gets no more messages or studies."""
     from polyclinic.node.flare.coordinator_service import revoke as out
 
     out(home_of(folder), name)

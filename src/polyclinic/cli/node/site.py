@@ -8,13 +8,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyclinic.cli import application
 from polyclinic.cli.console import NODE, Json, NodeFile, say
 from polyclinic.cli.node import doctor, site_init
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import SiteFolder
 
-app = typer.Typer(no_args_is_help=True, add_completion=False, help="Run a hospital's node.")
+app = application(no_args_is_help=True, help="Run a hospital's node.")
 app.command("init")(site_init.command)
 app.command("erase")(site_init.erase)
 app.command("doctor")(doctor.site)
@@ -33,14 +34,12 @@ def _folder(node: Path) -> SiteFolder:
 def join(
     invite: Annotated[Path, typer.Argument(help="The coordinator's invite.")],
     node: NodeFile = NODE,
-    wait: Annotated[
-        float, typer.Option(help="Seconds to wait for the approval; the same command again goes on waiting.", min=0.0)
-    ] = 900.0,
-    offline: Annotated[bool, typer.Option("--offline", help="Send nothing: write a request file to carry.")] = False,
-    approval: Annotated[Path | None, typer.Option(help="The coordinator's approval, carried back as a file.")] = None,
+    wait: Annotated[float, typer.Option(help="Seconds to wait. Run the command again to continue.", min=0.0)] = 900.0,
+    offline: Annotated[bool, typer.Option("--offline", help="Send nothing, write a request file instead.")] = False,
+    approval: Annotated[Path | None, typer.Option(help="The coordinator's approval as a file.")] = None,
     json_: Json = False,
 ) -> None:
-    """Join a federation: makes this site's keys HERE, sends a request, waits for the coordinator's approval."""
+    """Create this site's keys, request to join, wait for approval."""
     from polyclinic.node.flare import need_flare
 
     need_flare()
@@ -74,14 +73,12 @@ def join(
 
 @app.command()
 def pin(
-    roster: Annotated[
-        Path | None, typer.Argument(help="The coordinator's roster as a file; default: fetched from the coordinator.")
-    ] = None,
+    roster: Annotated[Path | None, typer.Argument(help="Roster file. Default: fetched from the coordinator.")] = None,
     node: NodeFile = NODE,
-    yes: Annotated[bool, typer.Option("--yes", help="The fingerprints were compared; do not ask.")] = False,
+    yes: Annotated[bool, typer.Option("--yes", help="Fingerprints were compared, do not ask.")] = False,
     json_: Json = False,
 ) -> None:
-    """Pin the other sites' keys, after comparing their fingerprints, so that nobody can be slipped in later."""
+    """Pin the other sites' keys after comparing fingerprints."""
     from polyclinic.node.enrolment.folders import read_json
     from polyclinic.node.enrolment.membership import fetch_roster
     from polyclinic.node.enrolment.membership import pin as remember
@@ -99,13 +96,11 @@ def pin(
 @app.command()
 def renew(
     node: NodeFile = NODE,
-    approval: Annotated[
-        Path | None, typer.Option(help="The new certificate as a file, which `coordinator renew` wrote.")
-    ] = None,
+    approval: Annotated[Path | None, typer.Option(help="Certificate file written by `coordinator renew`.")] = None,
     wait: Annotated[float, typer.Option(help="Seconds to wait for the coordinator's signature.", min=0.0)] = 900.0,
     json_: Json = False,
 ) -> None:
-    """Get a new certificate for this site's keys, also after the old one ended; keys, book, pins and studies stay."""
+    """Get a new certificate for this site's keys. Keys, ledger and studies stay."""
     from polyclinic.node.flare import need_flare
 
     need_flare()
@@ -136,7 +131,7 @@ def leave(
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json_: Json = False,
 ) -> None:
-    """Leave the federation: destroys this site's keys; studies are set aside, data and ledger stay (then: join anew)."""
+    """Leave the federation and destroy this site's keys. Data and ledger stay."""
     from polyclinic.node.enrolment.membership import leave as go
 
     folder = _folder(node)
@@ -171,7 +166,7 @@ def start(
 
 @app.command()
 def stop(node: NodeFile = NODE, json_: Json = False) -> None:
-    """Stop this site's node and its workers, also while the coordinator is away."""
+    """Stop this site's node and its workers."""
     from polyclinic.node.flare import need_flare
 
     need_flare()
@@ -186,7 +181,7 @@ def stop(node: NodeFile = NODE, json_: Json = False) -> None:
 
 @app.command()
 def status(node: NodeFile = NODE, json_: Json = False) -> None:
-    """How this site stands; exit code 0 only if it runs, is accepted, has room and data, no study in fault (3 data, 4 refused, 5)."""
+    """Show the site's status. Exit code 0 healthy, 3 data, 4 study refused, 5 offline."""
     from polyclinic.node.flare import need_flare
 
     need_flare()
@@ -216,16 +211,16 @@ def status(node: NodeFile = NODE, json_: Json = False) -> None:
 @app.command()
 def review(
     node: NodeFile = NODE,
-    accept: Annotated[str | None, typer.Option(help="Accept this study, or approve this release.")] = None,
+    accept: Annotated[str | None, typer.Option(help="Accept this study or release.")] = None,
     reject: Annotated[str | None, typer.Option(help="Reject this study or release.")] = None,
     ahead: Annotated[
         str | None,
-        typer.Option(help="Read all steps of this study in words and approve them now; nothing waits later."),
+        typer.Option(help="Show all steps of this study and approve them now."),
     ] = None,
-    by: Annotated[str, typer.Option(help="Who decides; written in the book.")] = "owner",
+    by: Annotated[str, typer.Option(help="Who decides. Written to the ledger.")] = "owner",
     json_: Json = False,
 ) -> None:
-    """Read what is asked of this site, and decide; exit code 4 while a study stands refused here (until a later one goes well)."""
+    """Show what is asked of this site, and decide. Exit code 4 if a study is refused."""
     from polyclinic.node.flare import need_flare
 
     need_flare()

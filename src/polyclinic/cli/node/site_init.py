@@ -40,19 +40,15 @@ review = "names"           # none | names | each: which releases wait for approv
 
 
 def command(
-    omop: Annotated[
-        str | None, typer.Option(help="OMOP: postgresql://..., an SQLite or DuckDB file, or a folder.")
-    ] = None,
+    omop: Annotated[str | None, typer.Option(help="OMOP database: postgresql://..., SQLite, DuckDB, folder.")] = None,
     kind: Annotated[str, typer.Option(help="files omop mimic3 mimic4 eicu synpuf fhir meds matrix.")] = "files",
-    place: Annotated[str | None, typer.Option(help="Folder or file of the data, for any kind.")] = None,
+    place: Annotated[str | None, typer.Option(help="Folder or file of the data.")] = None,
     name: Annotated[str, typer.Option(help="Name of the site.")] = "my-hospital",
-    out: Annotated[Path | None, typer.Option(help="File to write; default: standard output.")] = None,
-    sql: Annotated[
-        bool, typer.Option("--sql", help="Print the SQL of this kind instead, to run in any other tool.")
-    ] = False,
+    out: Annotated[Path | None, typer.Option(help="File to write. Default: standard output.")] = None,
+    sql: Annotated[bool, typer.Option("--sql", help="Print the SQL of this kind instead.")] = False,
     json_: Json = False,
 ) -> None:
-    """Write a commented node.toml to start from; a password in the address is not written."""
+    """Write a commented node.toml. Passwords are not written."""
     from polyclinic.config import Node
     from polyclinic.errors import ConfigError
     from polyclinic.records.sources.base import sql_of
@@ -76,17 +72,15 @@ def command(
 
 def erase(
     node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
-    study: Annotated[str | None, typer.Option(help="This study only: its data, states, releases and results.")] = None,
-    data: Annotated[bool, typer.Option("--data", help="Patients' data of all studies.")] = False,
+    study: Annotated[str | None, typer.Option(help="Only this study: data, states, releases, results.")] = None,
+    data: Annotated[bool, typer.Option("--data", help="Patient data of all studies.")] = False,
     results: Annotated[bool, typer.Option("--results", help="Results (memberships) of all studies.")] = False,
-    all_: Annotated[
-        bool, typer.Option("--all", help="The whole folder, keys and pins included (the default).")
-    ] = False,
-    by: Annotated[str, typer.Option(help="Who decides; written in the book.")] = "owner",
+    all_: Annotated[bool, typer.Option("--all", help="The whole folder with keys and pins (default).")] = False,
+    by: Annotated[str, typer.Option(help="Who decides. Written to the ledger.")] = "owner",
     yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
     json_: Json = False,
 ) -> None:
-    """Erase a study, data, results, or the whole folder. The hospital's own data and its book stay; a line says what went."""
+    """Erase a study, its data or the whole node folder. The source data and the ledger stay."""
     from polyclinic.config import Node
     from polyclinic.errors import ConfigError
     from polyclinic.node.doctor.processes import alive, recorded

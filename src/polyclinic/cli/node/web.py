@@ -15,13 +15,13 @@ from polyclinic.cli.console import Json, say
 
 def command(
     folder: Annotated[Path, typer.Argument(help="A run folder, a folder of runs, or a site's folder.")],
-    host: Annotated[
-        str, typer.Option("--host", help="Address to listen on; a token is asked for beyond this machine.")
-    ] = ("127.0.0.1"),
-    port: Annotated[int, typer.Option("--port", help="Port; 0 takes a free one.", min=0, max=65535)] = 8765,
+    host: Annotated[str, typer.Option("--host", help="Address to listen on. Other machines need the token.")] = (
+        "127.0.0.1"
+    ),
+    port: Annotated[int, typer.Option("--port", help="Port. 0: a free port.", min=0, max=65535)] = 8765,
     token: Annotated[
         str | None,
-        typer.Option("--token", envvar="POLYCLINIC_WEB_TOKEN", help="Token to ask for; default: a new one."),
+        typer.Option("--token", envvar="POLYCLINIC_WEB_TOKEN", help="Access token. Default: a new one."),
     ] = None,
     as_json: Json = False,
 ) -> None:

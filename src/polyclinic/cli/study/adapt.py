@@ -21,7 +21,7 @@ def command(
     out: Annotated[Path, typer.Option(help="New folder for adapted.html, adapted.json, adapted.phenotypes.")],
     own: Annotated[str, typer.Option(help="Own phenotypes: auto, or a number.")] = "auto",
     study: Annotated[Path | None, typer.Option(help="study.toml with [tensor], if the model has no rule.")] = None,
-    min_coverage: Annotated[float, typer.Option(help="Least share of events that must be read.")] = 0.5,
+    min_coverage: Annotated[float, typer.Option(help="Minimum share of events with known codes.")] = 0.5,
     json_: Json = False,
 ) -> None:
     """Fit gap, drift and own phenotypes of this hospital beside the network's. Nothing is sent."""

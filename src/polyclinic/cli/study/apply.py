@@ -21,7 +21,7 @@ def command(
     out: Annotated[Path, typer.Option(help="New folder for memberships.csv, coverage.json, cohort.csv.")],
     study: Annotated[Path | None, typer.Option(help="study.toml with [tensor], if the model has no rule.")] = None,
     cohort: Annotated[bool, typer.Option("--cohort", help="Also write OMOP cohort rows.")] = False,
-    min_coverage: Annotated[float, typer.Option(help="Least share of events that must be read.")] = 0.5,
+    min_coverage: Annotated[float, typer.Option(help="Minimum share of events with known codes.")] = 0.5,
     json_: Json = False,
 ) -> None:
     """Ingest by the model's own rule, place every patient, say how much was read. Nothing is sent."""

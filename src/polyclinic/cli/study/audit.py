@@ -11,26 +11,28 @@ from polyclinic.cli.console import Json, console, say
 
 
 def command(
-    study: Annotated[Path | None, typer.Argument(help="A study.toml whose method is audited; default: dpem.")] = None,
+    study: Annotated[Path | None, typer.Argument(help="Study file whose method is audited. Default: dpem.")] = None,
     epsilon: Annotated[
         float, typer.Option("--epsilon", help="Patient-level epsilon to ask for, without a study.")
     ] = 1.0,
     delta: Annotated[float, typer.Option("--delta", help="Delta to ask for, without a study.")] = 1e-6,
     method: Annotated[str, typer.Option("--method", help="Method, without a study.")] = "dpem",
     rounds: Annotated[int | None, typer.Option("--rounds", help="Rounds, without a study.")] = None,
-    canaries: Annotated[int, typer.Option("--canaries", help="Made-up patients.", min=50, max=20_000)] = 500,
+    canaries: Annotated[
+        int, typer.Option("--canaries", help="Number of canaries (synthetic patients).", min=50, max=20_000)
+    ] = 500,
     patients: Annotated[int, typer.Option("--patients", help="Other patients.", min=1)] = 1000,
-    seed: Annotated[int, typer.Option("--seed", help="Who takes part; never the noise.", min=0)] = 0,
+    seed: Annotated[
+        int, typer.Option("--seed", help="Seed of the selection of patients, not of the noise.", min=0)
+    ] = 0,
     exact: Annotated[bool, typer.Option("--exact", help="Noise of a real federation (extra 'exact').")] = False,
     out: Annotated[Path | None, typer.Option("--out", help="Write audit.json into this (run) folder too.")] = None,
     attacks: Annotated[
-        bool, typer.Option("--attacks", help="Known attacks on every method's messages instead of canaries.")
+        bool, typer.Option("--attacks", help="Run known attacks on every method instead of canaries.")
     ] = False,
     insider: Annotated[
         int | None,
-        typer.Option(
-            "--insider", help="As a hospital among so many under masked sums, its own noise taken off.", min=3
-        ),
+        typer.Option("--insider", help="Attack as one of N hospitals under secure aggregation.", min=3),
     ] = None,
     lost: Annotated[int, typer.Option("--lost", help="With --insider: sites that drop out of every sum.", min=0)] = 0,
     json_: Json = False,

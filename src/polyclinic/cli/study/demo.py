@@ -24,7 +24,7 @@ def command(
     data: Annotated[Path | None, typer.Option("--data", help="Folder of MIMIC-III tables to use instead.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Six intensive care units learn phenotypes together; ends with a report."""
+    """Fit every method on six generated hospitals, write a report."""
     from polyclinic.studies.run_folder import RunFolder
 
     folder = RunFolder.create(out)

@@ -20,12 +20,10 @@ if TYPE_CHECKING:
 
 def command(
     folder: Annotated[Path, typer.Argument(help="A run folder with a phenotype model.")],
-    study: Annotated[
-        Path, typer.Argument(help="A study file: its sites, [people] and [evaluate]; its method is not run.")
-    ],
+    study: Annotated[Path, typer.Argument(help="Study file with sites, [people] and [evaluate].")],
     plan_only: Annotated[
         bool,
-        typer.Option("--plan", help="With [privacy]: print how far off each figure will be; nothing is read or spent."),
+        typer.Option("--plan", help="With [privacy]: print the expected error of each figure. Spends nothing."),
     ] = False,
     as_json: Json = False,
 ) -> None:

@@ -7,13 +7,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from polyclinic.cli import application
 from polyclinic.cli.console import Json, console, say
 
 if TYPE_CHECKING:
     from polyclinic.models.compare import Difference
     from polyclinic.util.table import Table
 
-app = typer.Typer(add_completion=False, rich_markup_mode=None, pretty_exceptions_enable=False, no_args_is_help=True)
+app = application(no_args_is_help=True)
 FileArgument = Annotated[Path, typer.Argument(help="*.phenotypes, *.groups, *.similarity, *.moments, or a run folder.")]
 
 
@@ -21,7 +22,7 @@ FileArgument = Annotated[Path, typer.Argument(help="*.phenotypes, *.groups, *.si
 def show(
     file: FileArgument, top: Annotated[int, typer.Option(help="Codes of each mode.")] = 5, json_: Json = False
 ) -> None:
-    """The model's card and what it is made of; what must be known before passing it on comes first."""
+    """Show a model's privacy card and content."""
     from polyclinic.models.model_card import sensitivity
     from polyclinic.models.phenotypes.phenotypes import Phenotypes
     from polyclinic.studies.run_folder import load
@@ -45,7 +46,7 @@ def show(
 
 @app.command()
 def diff(first: FileArgument, second: FileArgument, json_: Json = False) -> None:
-    """Matched phenotypes of two models with their distance, and what differs in how they were made."""
+    """Compare two models: matched phenotypes and settings."""
     from polyclinic.models.compare import compare
     from polyclinic.studies.run_folder import load
 
@@ -58,15 +59,10 @@ def diff(first: FileArgument, second: FileArgument, json_: Json = False) -> None
 @app.command()
 def verify(
     file: FileArgument,
-    node: Annotated[
-        Path | None, typer.Option(help="Your node.toml: the receipt of your site is compared with your own book.")
-    ] = None,
+    node: Annotated[Path | None, typer.Option(help="Your node.toml: compare your receipt with your ledger.")] = None,
     json_: Json = False,
 ) -> None:
-    """Check every part's SHA-256, the codes' digests and the receipts' signatures; nothing in the file is executed.
-
-    Exit code 3 if anything was changed.
-    """
+    """Check digests and signatures of a model file. Runs no code of the file. Exit code 3 if it was changed."""
     from polyclinic.config.node import Node
     from polyclinic.errors import DataError
     from polyclinic.models.receipts import receipts

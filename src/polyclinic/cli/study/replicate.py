@@ -11,10 +11,10 @@ from polyclinic.cli.console import Json, busy, say
 
 
 def command(
-    study: Annotated[Path, typer.Argument(help="A study file; all its sites are read in this process.")],
-    folds: Annotated[int, typer.Option("--folds", min=1, max=20, help="Halvings.")] = 1,
+    study: Annotated[Path, typer.Argument(help="Study file. All sites are read in this process.")],
+    folds: Annotated[int, typer.Option("--folds", min=1, max=20, help="Number of split-half repeats.")] = 1,
     control: Annotated[
-        bool, typer.Option("--control/--no-control", help="Also on permuted codes: the rate of false flags.")
+        bool, typer.Option("--control/--no-control", help="Also run on permuted codes (false positive rate).")
     ] = True,
     as_json: Json = False,
 ) -> None:

@@ -15,44 +15,42 @@ if TYPE_CHECKING:
 
 
 def command(
-    folder: Annotated[Path, typer.Argument(help="A run folder, as demo, simulate or coordinator write it.")],
-    out: Annotated[Path | None, typer.Option("--out", help="HTML file to write; default: report.html there.")] = None,
+    folder: Annotated[Path, typer.Argument(help="Run folder of demo, simulate or coordinator.")],
+    out: Annotated[
+        Path | None, typer.Option("--out", help="HTML file to write. Default: report.html in the folder.")
+    ] = None,
     export: Annotated[
-        bool, typer.Option("--export", help="Also every table as CSV, the model, citation.bib: exports/.")
+        bool, typer.Option("--export", help="Also write tables, model and citation.bib to exports/.")
     ] = False,
     ohdsi: Annotated[
         Path | None,
-        typer.Option("--ohdsi", help="Also the findings as CSV with an OHDSI results data model, into this folder."),
+        typer.Option("--ohdsi", help="Also write results in the OHDSI results data model."),
     ] = None,
     local: Annotated[
         str | None,
-        typer.Option(
-            "--local", help="For this site's owner, on the owner's machine: everything, nothing hidden; do not pass on."
-        ),
+        typer.Option("--local", help="For this site's owner only: nothing is suppressed."),
     ] = None,
     sheet: Annotated[
-        list[str] | None, typer.Option("--sheet", help="A blinded review sheet for this reviewer: review/NAME.csv.")
+        list[str] | None, typer.Option("--sheet", help="Write a blinded review sheet: review/NAME.csv.")
     ] = None,
     reviewed: Annotated[
-        list[Path] | None, typer.Option("--reviewed", help="Filled-in sheets: print how far reviewers agree.")
+        list[Path] | None, typer.Option("--reviewed", help="Completed sheets: print the agreement of reviewers.")
     ] = None,
     cohort: Annotated[
-        str | None, typer.Option("--cohort", help="Local only: OMOP cohort rows of this site's patients.")
+        str | None, typer.Option("--cohort", help="Write OMOP cohort rows of this site. Stays local.")
     ] = None,
     concept_sets: Annotated[
         bool,
-        typer.Option(
-            "--concept-sets", help="Also shown codes as concept sets for ATLAS: concept_sets/ (OMOP concepts)."
-        ),
+        typer.Option("--concept-sets", help="Also write ATLAS concept sets to concept_sets/."),
     ] = False,
     tensor: Annotated[
         Path | None,
-        typer.Option("--tensor", help="With --cohort: the site's tensor.npz, where the run does not name patients."),
+        typer.Option("--tensor", help="With --cohort: the site's tensor.npz."),
     ] = None,
     events: Annotated[Path | None, typer.Option("--events", help="With --cohort: the site's events.parquet.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Write the report of a run folder as one HTML file."""
+    """Write the report of a run as one HTML file."""
     from dataclasses import asdict
 
     from polyclinic.errors import ConfigError

@@ -11,12 +11,10 @@ from polyclinic.cli.console import Json, console, follow, say
 
 
 def command(
-    study: Annotated[Path, typer.Argument(help="study.toml: what to do, and over which sites or generated data.")],
+    study: Annotated[Path, typer.Argument(help="The study file (study.toml).")],
     out: Annotated[Path, typer.Option("--out", help="Run folder to write.")],
-    resume: Annotated[bool, typer.Option("--resume", help="Go on with an interrupted run in the folder.")] = False,
-    threads: Annotated[
-        int, typer.Option(help="Sites that work at the same time; the model does not depend on it.")
-    ] = 2,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an interrupted run in the folder.")] = False,
+    threads: Annotated[int, typer.Option(help="Sites computed in parallel. The model is the same.")] = 2,
     as_json: Json = False,
 ) -> None:
     """Run a study over several sites in this process; checkpoints each round."""
