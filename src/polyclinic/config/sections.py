@@ -87,6 +87,9 @@ class TensorRule(TomlSection):
         None,
         description="Modes without a public list: agree on codes by the ring (nobody shows a code), or show the lists.",
     )
+    side_by_side: bool = Field(
+        False, description="One mode of all codes, one code a cell, instead of codes that occur together."
+    )
     ranges: str | None = Field(None, description="CSV code, low, high: results outside are abnormal labs.")
 
     @model_validator(mode="after")
@@ -95,9 +98,17 @@ class TensorRule(TomlSection):
         for key in ("top", "vocabulary"):
             faults += [f"{key}.{k} is not one of the modes" for k in getattr(self, key) if k not in self.modes]
         faults += [f"top.{k} and vocabulary.{k}: choose one" for k in self.top if k in self.vocabulary]
+        faults += [f"mode {m!r} contains '+' or ':'" for m in self.modes if set("+:") & set(m)]
+        if self.side_by_side and "time" in self.modes:
+            faults.append("side_by_side: the mode 'time' has no codes of its own")
         if faults:
             raise ValueError("; ".join(faults))
         return self
+
+    @property
+    def axes(self) -> tuple[str, ...]:
+        """Modes of the tensor: the kinds, or one with all of them side by side."""
+        return ("+".join(self.modes),) if self.side_by_side else self.modes
 
     @property
     def hours(self) -> float | None:

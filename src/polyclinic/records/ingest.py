@@ -291,7 +291,7 @@ def _manifest(
 
     rule = study.rule()
     modes = []
-    for axis, coverage in zip(tensor.axes[1:], vocabulary.coverage):
+    for axis, coverage in zip(vocabulary.axes if rule.side_by_side else tensor.axes[1:], vocabulary.coverage):
         if axis.name in rule.vocabulary:
             origin = f"public list {Path(rule.vocabulary[axis.name]).name}"
         elif axis.name in rule.top:
@@ -324,6 +324,7 @@ def _manifest(
         "notes": dict(table.notes),
         "rule": {
             "modes": list(rule.modes),
+            "side_by_side": rule.side_by_side,
             "window": rule.window,
             "count": rule.count,
             "cap": rule.cap,

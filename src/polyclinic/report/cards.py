@@ -188,15 +188,18 @@ def _codes(
     modes, suppressed, shares = [], 0, []
     for axis, factor, hide in zip(run.axes, run.factors, run.hidden):
         secret = np.ones(len(factor), bool) if too_few else hide[:, r]
-        column, total = np.abs(factor[:, r]), float(np.abs(factor[:, r]).sum()) or 1.0
-        order = [i for i in np.argsort(-column, kind="stable")[:LISTED] if column[i] / total >= LEAST]
-        visible = [i for i in order if not secret[i]]
-        suppressed += len(order) - len(visible)
-        codes = (
-            CardCode(axis.label(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in visible
-        )
-        modes.append((axis.name, tuple(codes)))
-        shares.append(float(column.sum() if too_few else column[secret].sum()) / total)
+        column = np.abs(factor[:, r])
+        for mode, rows in axis.modes(len(factor)):
+            own, hidden = column[rows], secret[rows]
+            total = float(own.sum()) or 1.0
+            order = [i for i in np.argsort(-own, kind="stable")[:LISTED] if own[i] / total >= LEAST]
+            visible = [rows[i] for i in order if not hidden[i]]
+            suppressed += len(order) - len(visible)
+            codes = (
+                CardCode(axis.code(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in visible
+            )
+            modes.append((mode, tuple(codes)))
+            shares.append(float(own.sum() if too_few else own[hidden].sum()) / total)
     return tuple(modes), suppressed, tuple(shares)
 
 

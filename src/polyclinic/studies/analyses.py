@@ -70,7 +70,7 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
         minimum,
         missing,
         ranks=tuple(sorted(set(rule.ranks))),
-        modes=2 if study.tensor is None else len(study.tensor.modes),
+        modes=2 if study.tensor is None else len(study.tensor.axes),
         sites=max(len(study.nodes()), 3),
         **({} if study.evaluate is None or study.privacy is None else _priced(rule)),
     )

@@ -78,7 +78,7 @@ def _cannot(study: Study) -> str:
         return f"{chosen.name} finds no phenotypes by sums over hospitals"
     if cls.whole_only:
         return cls.whole_only
-    if study.tensor is not None and len(study.tensor.modes) < 2:
+    if study.tensor is not None and len(study.tensor.axes) < 2:
         return "with one kind of codes nobody can ask whether two kinds go together"
     if not kind_of(str(chosen.parameters.get("aggregation", "plain"))).adds:
         return f"aggregation {chosen.parameters['aggregation']!r} gives no sums"

@@ -141,7 +141,7 @@ def _floored(study: Study, method: Any) -> object:
         return method
     if study.privacy is not None or not by_name(method.params.aggregation).adds:
         return method
-    return MinimumPatients(method, rule.minimum_patients, rule.modes)
+    return MinimumPatients(method, rule.minimum_patients, rule.axes)
 
 
 def _made(study: Study, cls: type[object]) -> Any:

@@ -64,6 +64,35 @@ class Axis:
         """The code itself, or the mode's name and index where codes are anonymous."""
         return self.labels[index] if self.labels is not None else f"{self.name} {index}"
 
+    @classmethod
+    def side_by_side(cls, axes: Sequence[Axis]) -> Axis:
+        """The codes of several modes under one another, each with the name of its mode in front.
+
+        >>> a = Axis.side_by_side([Axis("drug", ("A10",)), Axis("diagnosis", ("I50", "I10"))])
+        >>> a.name, a.labels
+        ('drug+diagnosis', ('drug:A10', 'diagnosis:I50', 'diagnosis:I10'))
+        >>> [(name, list(rows)) for name, rows in a.modes()]
+        [('drug', [0]), ('diagnosis', [1, 2])]
+        """
+        pairs = [(a, i) for a in axes for i in range(len(a.labels or ()))]
+        sources = {a.vocabulary for a in axes}
+        source: Vocabulary = "data" if "data" in sources else "paid" if "paid" in sources else "public"
+        names = tuple(a.describe(i) for a, i in pairs)
+        return cls("+".join(a.name for a in axes), tuple(f"{a.name}:{a.label(i)}" for a, i in pairs), names, source)
+
+    def modes(self, size: int = 0) -> list[tuple[str, Sequence[int]]]:
+        """The modes on this axis with the indices of their codes: one, or several side by side."""
+        if "+" not in self.name or self.labels is None:
+            return [(self.name, range(size if self.labels is None else len(self.labels)))]
+        rows: dict[str, list[int]] = {name: [] for name in self.name.split("+")}
+        for i, label in enumerate(self.labels):
+            rows[label.split(":", 1)[0]].append(i)
+        return list(rows.items())
+
+    def code(self, index: int) -> str:
+        """The code as its mode calls it."""
+        return self.label(index).split(":", 1)[1] if "+" in self.name and self.labels else self.label(index)
+
     def take(self, indices: Sequence[int]) -> Axis:
         """The axis restricted to some indices, in that order."""
         return replace(

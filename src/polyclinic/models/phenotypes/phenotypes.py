@@ -237,14 +237,15 @@ class Phenotypes(Value):
         rows: list[list[object]] = []
         for r in range(self.rank):
             for n, (axis, f) in enumerate(zip(self.axes, self.factors)):
-                column = f[:, r]
-                total = float(np.abs(column).sum()) or 1.0
-                order = np.argsort(-np.abs(column), kind="stable")
-                order = order[(self.shown[n][order, r] if self.shown else column[order] != 0.0)][:codes]
-                rows += [
-                    [r, axis.name, axis.label(i), axis.describe(i), float(column[i]), float(abs(column[i])) / total]
-                    for i in order
-                ]
+                column, size = f[:, r], np.abs(f[:, r])
+                for mode, of_mode in axis.modes(len(f)):
+                    total = float(size[of_mode].sum()) or 1.0
+                    order = np.asarray(of_mode)[np.argsort(-size[of_mode], kind="stable")]
+                    order = order[(self.shown[n][order, r] if self.shown else column[order] != 0.0)][:codes]
+                    rows += [
+                        [r, mode, axis.code(i), axis.describe(i), float(column[i]), float(size[i]) / total]
+                        for i in order
+                    ]
         return Table(["phenotype", "mode", "code", "name", "weight", "share"], rows)
 
     def __repr__(self) -> str:

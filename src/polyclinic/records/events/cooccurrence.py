@@ -13,6 +13,7 @@ works an example by hand. Patients are independent: they are counted in slices, 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from typing import Any, Final
 
 import numpy as np
@@ -52,9 +53,15 @@ def count_together(
     site
         Only events of this value of the site column.
     """
-    sizes = [len(a.labels or ()) for a in vocabulary.axes]
+    sizes, offsets = [len(a.labels or ()) for a in vocabulary.axes], [0]
+    if rule.side_by_side:
+        offsets = np.cumsum([0, *sizes[:-1]]).tolist()
+        axes, sizes = (Axis.side_by_side(vocabulary.axes),), [sum(sizes)]
+        vocabulary = replace(vocabulary, axes=axes, fixed=(all(vocabulary.fixed),))
     with reading("events"):
-        entering, counted = _units(con, rule, len(sizes), None if site is None else vocabulary.sites.index(site))
+        entering, counted = _units(
+            con, offsets, rule, len(sizes), None if site is None else vocabulary.sites.index(site)
+        )
         parts = [_reduced(*part, sizes, rule) for part in _slices(con, rule, len(sizes))]
         con.execute(f"DROP {'TABLE' if _is(con, 'unit', 'TABLE') else 'VIEW'} unit")
         if site is None:
@@ -80,7 +87,7 @@ def repeats(con: Connection, rule: TensorRule) -> float:
     return max(0.0, round(1 - different / rows, 2)) if rows else 0.0
 
 
-def _units(con: Connection, rule: TensorRule, modes: int, site: int | None) -> tuple[int, int]:
+def _units(con: Connection, offsets: list[int], rule: TensorRule, modes: int, site: int | None) -> tuple[int, int]:
     """Table ``unit`` (p, w, t, mode, code) of events that can have a partner; how many events entered, and how many are left."""
     condition = "" if site is None else f" WHERE f.s = {int(site)}"
     unchanged = con.execute(
@@ -91,6 +98,8 @@ def _units(con: Connection, rule: TensorRule, modes: int, site: int | None) -> t
         if unchanged and unchanged[0]  # every code is kept where it is
         else f"SELECT f.p, f.w, f.t, f.mode, c.code FROM fact f JOIN chosen c ON c.mode = f.mode AND c.label = f.code{condition}"
     )
+    if rule.side_by_side:
+        source = f"SELECT p, w, t, 0 AS mode, CAST(code + {offsets}[CAST(mode AS INTEGER) + 1] AS INTEGER) AS code FROM ({source})"
     # Only a patient (and, where the place is a visit or a day, only a place) with every mode can have a value.
     place = "w" if rule.placed else "p"
     con.execute(

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -12,6 +12,8 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 
 __all__ = ["FrameColumn", "KeyColumns", "column_of", "columns_of", "visit_positions"]
+
+Index = NDArray[np.int64]
 
 
 @dataclass(frozen=True)
@@ -140,6 +142,27 @@ def visit_positions(
     units, unit = np.unique(keys, axis=0, return_inverse=True)
     begins = np.searchsorted(units[:, 0], units[:, 0])
     return np.asarray((np.arange(len(units)) - begins)[unit.ravel()], np.int64)
+
+
+def together(people: Index, visits: Index, codes: Sequence[Index]) -> Index:
+    """(cells, 1 + modes) every combination of codes of one patient's visit, once."""
+    _, stay = np.unique(np.column_stack([people, visits]), axis=0, return_inverse=True)
+    stay = stay.ravel()
+    patient = np.zeros(int(stay.max(initial=-1)) + 1, np.int64)
+    patient[stay] = people
+    unit = np.arange(len(patient))
+    columns: list[Index] = []
+    for code in codes:
+        have = code >= 0
+        pairs = np.unique(np.column_stack([stay[have], code[have]]), axis=0).reshape(-1, 2)
+        number = np.bincount(pairs[:, 0], minlength=len(patient))
+        begins = np.concatenate([[0], np.cumsum(number)])[:-1]
+        repeats = number[unit]
+        within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
+        pair_rows = np.repeat(begins[unit], repeats) + within
+        columns = [np.repeat(c, repeats) for c in columns] + [pairs[pair_rows, 1]]
+        unit = np.repeat(unit, repeats)
+    return np.column_stack([patient[unit], *columns])
 
 
 def _sortable(time: FrameColumn) -> NDArray[np.float64]:

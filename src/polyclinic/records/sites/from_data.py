@@ -12,7 +12,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.records.sites.frames import FrameColumn, KeyColumns, column_of, columns_of, visit_positions
+from polyclinic.records.sites.frames import FrameColumn, KeyColumns, column_of, columns_of, together, visit_positions
 from polyclinic.records.sites.people import People
 from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
@@ -37,6 +37,7 @@ def from_frame(
     covariates: Sequence[str] = (),
     names: Mapping[str, Mapping[str, str]] | None = None,
     time: str | None = None,
+    side_by_side: bool = False,
 ) -> Sites:
     """Hospitals from a long table: one row says that a patient had these codes together.
 
@@ -64,6 +65,8 @@ def from_frame(
     time
         Column with dates, times or numbers: the first mode is then ``"visit"``, a patient's visits in order of time (rows of
         one ``visit``, else of one time), and a cell is how often a code occurs in a visit (``pc.PARAFAC2``).
+    side_by_side
+        One mode of all codes, and a cell counts one code (``pc.DPEM``, ``pc.SumALS``). Rows may leave modes empty.
 
     Examples
     --------
@@ -93,7 +96,9 @@ def from_frame(
     counts = np.ones(len(patients.index)) if count is None else _counts(column_of(frame, count), faults)
     if faults:
         raise DataError("the table is not usable", faults=faults, hint="every row needs its patient, site and count")
-    _tell_missing(codes, visit is not None)
+    if side_by_side and time is not None:
+        raise DataError("side_by_side and time are both given", hint="leave one out: visits in order need their mode")
+    _tell_missing(codes, visit is not None or side_by_side)
 
     axes = _axes(codes, _words(names or {}, modes))
     visits = None if visit is None else column_of(frame, visit).keys()
@@ -112,13 +117,15 @@ def from_frame(
         rows = np.flatnonzero(hospitals.index == k)
         people, index = np.unique(patients.index[rows], return_inverse=True)
         members = _Members(name, rows, index, len(people), conflicts)
-        coords, cells = _cells(members, codes, visits, counts)
-        tensor = SparseTensor(
-            coords,
-            cells,
-            (len(people), *(len(c.labels) for c in codes)),
-            [Axis("patient", tuple(patients.labels[i] for i in people)), *axes],
-        )
+        patient_axis = Axis("patient", tuple(patients.labels[i] for i in people))
+        if side_by_side:
+            coords, cells = _stacked([_cells(members, [c], visits, counts) for c in codes], axes)
+            shown = [Axis.side_by_side(axes)]
+        else:
+            coords, cells = _cells(members, codes, visits, counts)
+            shown = axes
+        shape = (len(people), *(len(a.labels or ()) for a in shown))
+        tensor = SparseTensor(coords, cells, shape, [patient_axis, *shown])
         labels = None if outcomes is None else members.labels(outcomes, str(outcome))
         covariate_values = {c: members.covariate(column_of(frame, c)) for c in covariates}
         sites.append(Site(name, tensor, labels=labels, people=People(covariate_values) if covariate_values else None))
@@ -305,27 +312,6 @@ def _tell_missing(codes: Sequence[KeyColumns], together: bool) -> None:
         )
 
 
-def _together(people: Index, visits: Index, codes: Sequence[Index]) -> Index:
-    """(cells, 1 + modes) every combination of codes of one patient's visit, once."""
-    _, stay = np.unique(np.column_stack([people, visits]), axis=0, return_inverse=True)
-    stay = stay.ravel()
-    patient = np.zeros(int(stay.max(initial=-1)) + 1, np.int64)
-    patient[stay] = people
-    unit = np.arange(len(patient))
-    columns: list[Index] = []
-    for code in codes:
-        have = code >= 0
-        pairs = np.unique(np.column_stack([stay[have], code[have]]), axis=0).reshape(-1, 2)
-        number = np.bincount(pairs[:, 0], minlength=len(patient))
-        begins = np.concatenate([[0], np.cumsum(number)])[:-1]
-        repeats = number[unit]
-        within = np.arange(int(repeats.sum())) - np.repeat(np.cumsum(repeats) - repeats, repeats)
-        pair_rows = np.repeat(begins[unit], repeats) + within
-        columns = [np.repeat(c, repeats) for c in columns] + [pairs[pair_rows, 1]]
-        unit = np.repeat(unit, repeats)
-    return np.column_stack([patient[unit], *columns])
-
-
 def _axes(codes: Sequence[KeyColumns], words: Mapping[str, Mapping[str, str]]) -> list[Axis]:
     """Make the axis of every mode, with the words for its codes where there are any."""
     return [
@@ -340,10 +326,19 @@ def _cells(
     """Return coordinates and counts of one hospital's cells."""
     columns = [c.index[members.rows] for c in codes]
     if visits is not None:
-        coords = _together(members.index, visits.index[members.rows], columns)
+        coords = together(members.index, visits.index[members.rows], columns)
         return coords, np.ones(len(coords))
     complete = np.all([c >= 0 for c in columns], axis=0)
     return np.column_stack([members.index, *columns])[complete], counts[members.rows][complete]
+
+
+def _stacked(
+    parts: Sequence[tuple[Index, NDArray[np.float64]]], axes: Sequence[Axis]
+) -> tuple[Index, NDArray[np.float64]]:
+    """Return the cells of all modes with their codes under one another."""
+    offsets = np.cumsum([0, *(len(a.labels or ()) for a in axes[:-1])])
+    coords = [c + np.array([0, offset]) for (c, _), offset in zip(parts, offsets)]
+    return np.concatenate(coords), np.concatenate([v for _, v in parts])
 
 
 def _outcomes(column: FrameColumn) -> NDArray[np.float64]:
