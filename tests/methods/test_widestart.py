@@ -30,11 +30,21 @@ def test_few_patients_start_wide_and_say_so_however_rounds_travel(cls: type) -> 
     assert all(np.array_equal(a, b) for a, b in zip(packed.factors_, plain.factors_))
 
 
-def test_who_asks_for_a_random_start_few_rounds_or_few_numbers_gets_whole_words() -> None:
+@pytest.mark.parametrize("seed", [24, 25])
+@pytest.mark.parametrize("cls", [pc.SumALS, pc.TRIP])
+def test_small_vocabularies_start_wide_with_fewer_bytes_and_the_pooled_fit(cls: type, seed: int) -> None:
+    sites = pc.datasets.planted_counts(600, 20, 25, phenotypes=4, codes=(5, 6), sites=3, seed=seed)
+    short, random = cls(rank=4, seed=1).fit(sites), cls(rank=4, seed=1, start="random").fit(sites)
+    best = max(pc.CPALS(rank=4, seed=s).fit(sites).score(sites) for s in range(3))
+    assert short.score(sites) >= 0.99 * best
+    assert pc.metrics.factor_match_score(sites.truth.factors, short.factors_) >= 0.99
+    assert short.traffic_.bytes_up < 0.5 * random.traffic_.bytes_up
+
+
+def test_who_asks_for_a_random_start_or_few_rounds_gets_whole_words() -> None:
     for method in (
         pc.SumALS(rank=8, start="random"),
         pc.SumALS(rank=8, rounds=5),
-        pc.SumALS(rank=6),
         pc.SumALS(rank=8, nonnegative=False),
     ):
         fold = Simulation(method, SITES)

@@ -19,7 +19,7 @@ from polyclinic.methods.rounds.stopping import Plateau
 from polyclinic.methods.starts.gram import STARTS, GramStart
 from polyclinic.methods.starts.random import start as random_start
 from polyclinic.methods.starts.state import StartPublic
-from polyclinic.methods.starts.wide import ROUNDS, SEARCHED, VOCABULARY, WORTH, WideStart
+from polyclinic.methods.starts.wide import ROUNDS, SEARCHED, VOCABULARY, WideStart
 from polyclinic.protocol.aggregators import facts_of, kind_of
 from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Total
 from polyclinic.protocol.params import Parameterized
@@ -236,9 +236,9 @@ class Starter:
         return self.widens and p.rank != "auto" and p.rounds >= ROUNDS
 
     def _instead(self, begun: StartPublic, after: StartPublic, shape: Sequence[int], unit: float) -> StartPublic:
-        """Where the Gram turned out not to be allowed: a wide start, if that is worth its sums."""
+        """Where the Gram turned out not to be allowed: a wide start, also for small vocabularies."""
         rank = self.params.rank
-        if after.kind != "random" or not self._roomy() or rank == "auto" or rank * sum(shape) < WORTH:
+        if after.kind != "random" or not self._roomy() or rank == "auto":
             return after
         return WideStart(self.gram(shape)).begin(replace(after, sites=begun.sites), unit)
 

@@ -34,10 +34,9 @@ from polyclinic.tensors import deterministic as ordered
 from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["ROUNDS", "SEARCHED", "VOCABULARY", "WORTH", "WideStart", "searched"]
+__all__ = ["ROUNDS", "SEARCHED", "VOCABULARY", "WideStart", "searched"]
 
 Array = NDArray[np.float64]
-WORTH: Final = 2048  # numbers of a sweep, at least: fewer travel whole, in 64 bits each
 VOCABULARY: Final = 1024  # codes, at most, that are all searched among
 SEARCHED: Final = 512  # of more codes: those with most energy in their mode
 STEPS: Final = 64  # of the rounding, in the window of a code's energy among so many: the few larger ones are put right
