@@ -36,11 +36,6 @@ def postgres() -> Iterator[str]:
         shutil.rmtree(folder, ignore_errors=True)
 
 
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="texts of an order are written into SQL; a server with standard_conforming_strings = off reads them as SQL",
-)
 def test_transcript_of_a_study_is_not_read_as_sql_by_postgresql(
     postgres: str, data_path: Callable[[str], Path], tmp_path: Path
 ) -> None:

@@ -360,3 +360,43 @@ def test_mimic_in_a_database_leaves_out_who_opted_out_and_other_years(
         assert manifests[0][key] == manifests[1][key], key
     assert manifests[0]["outputs"]["tensor.npz"] == manifests[1]["outputs"]["tensor.npz"]
     assert manifests[1]["attrition"][-2]["rows"] <= travelled[1] < travelled[0]
+
+
+HOSTILE = """
+INSERT INTO hostile.person SELECT * FROM hostile.person LIMIT 1;
+UPDATE hostile.person SET person_id = -7, year_of_birth = 99999 WHERE ctid = (SELECT max(ctid) FROM hostile.person);
+INSERT INTO hostile.visit_occurrence (visit_occurrence_id, person_id, visit_start_date, visit_end_date)
+    SELECT visit_occurrence_id, -7, '-infinity', '5874897-12-31' FROM cdm.visit_occurrence;
+INSERT INTO hostile.condition_occurrence (person_id, condition_concept_id, condition_start_date, visit_occurrence_id)
+    SELECT -7, condition_concept_id, 'infinity', visit_occurrence_id FROM cdm.condition_occurrence;
+INSERT INTO hostile.drug_exposure (person_id, drug_concept_id, drug_exposure_start_date, visit_occurrence_id)
+    SELECT -7, -1, '4713-01-01 BC', visit_occurrence_id FROM cdm.drug_exposure;
+INSERT INTO hostile.measurement (person_id, measurement_concept_id, measurement_date, value_as_number)
+    SELECT -7, measurement_concept_id, measurement_date, 'NaN' FROM cdm.measurement LIMIT 50;
+INSERT INTO hostile.death (person_id, death_date) VALUES (-7, '-infinity'), (-7, 'infinity');
+"""
+
+
+@pytest.mark.parametrize("protocol", [{}, {"time": {"start": date(2000, 1, 1), "before": 4000}}])
+def test_one_hostile_patient_changes_nobody_else_in_postgresql(
+    postgres: str, cdm: Any, tmp_path: Path, protocol: dict[str, Any]
+) -> None:
+    with psycopg.connect(postgres) as link:
+        link.execute("DROP SCHEMA IF EXISTS hostile CASCADE; CREATE SCHEMA hostile")
+        names = link.execute("SELECT table_name FROM information_schema.tables WHERE table_schema = 'cdm'").fetchall()
+        for (name,) in names:
+            link.execute(f'CREATE TABLE hostile."{name}" AS SELECT * FROM cdm."{name}"')
+        for statement in HOSTILE.split(";\n")[:-1]:
+            link.execute(statement)
+        link.commit()
+    sections = {"study": {"name": "s"}, "tensor": {"modes": ["drug", "diagnosis"], "window": "visit"}, **protocol}
+    values = {}
+    for schema in ("cdm", "hostile"):
+        source = {"kind": "omop", "url": postgres, "schema": schema}
+        node = Node.parse({"site": {"name": "a"}, "source": source})
+        tensor = ingest(node, Study.parse(sections), tmp_path / schema, skip_faulty=True).site.counts()
+        label = [a.labels or () for a in tensor.axes]
+        cells = ((*(x[i] for x, i in zip(label, c)), v) for c, v in zip(tensor.coords.tolist(), tensor.values.tolist()))
+        values[schema] = sorted(c for c in cells if c[0] != "-7")
+    assert values["cdm"]
+    assert values["hostile"] == values["cdm"]

@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import Field
+from pydantic import Field, PrivateAttr
 
 from polyclinic.config.cohort import ExcludeRule
 from polyclinic.config.service import CourierRule, MonitorRule
@@ -58,6 +58,18 @@ class Node(TomlFile):
     keys: dict[str, Any] = Field(default_factory=dict)
     monitor: MonitorRule | None = None
     courier: CourierRule | None = None
+    _skip_faulty: bool = PrivateAttr(default=False)
+
+    @property
+    def skip_faulty(self) -> bool:
+        """Whether a fault in one patient's records leaves out that patient only, as in a study with a formal guarantee."""
+        return self._skip_faulty
+
+    def skipping_faulty(self) -> Node:
+        """Return the same node, whose readers leave out a patient instead of refusing the source."""
+        node = self.named(self.name)
+        node._skip_faulty = True
+        return node
 
     @property
     def name(self) -> str:
@@ -72,7 +84,7 @@ class Node(TomlFile):
     def named(self, name: str) -> Node:
         """The same node under another name."""
         node = self.model_copy(update={"site": self.site.model_copy(update={"name": name})})
-        node._folder = self._folder
+        node._folder, node._skip_faulty = self._folder, self._skip_faulty
         return node
 
 

@@ -20,7 +20,18 @@ if TYPE_CHECKING:
 else:
     Connection = object
 
-__all__ = ["COUNTING", "MEMORY", "Connection", "identifier", "literal", "reading", "session", "statement"]
+__all__ = [
+    "COUNTING",
+    "MEMORY",
+    "Connection",
+    "identifier",
+    "literal",
+    "note_skipped",
+    "reading",
+    "session",
+    "skipped",
+    "statement",
+]
 
 MEMORY: Final = "1500MB"  # what DuckDB may hold while it parses a source, before it spills
 COUNTING: Final = "400MB"  # afterwards: integers need little, and patients are counted in slices
@@ -45,6 +56,7 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
             con.execute("SET preserve_insertion_order = false")
             con.execute("SET autoinstall_known_extensions = false")  # a hospital's machine is offline
             con.execute("SET enable_progress_bar = false")
+            con.execute("CREATE TABLE skipped (reason VARCHAR, n BIGINT)")
             if threads is not None:
                 con.execute(f"SET threads = {int(threads)}")
             yield con, scratch
@@ -78,6 +90,23 @@ def reading(what: str) -> Iterator[None]:
         raise DataError(f"{what}: needs more memory or disk", faults=[said(e)], hint="free disk space there") from None
     except duckdb.Error as e:  # the chain is cut: the engine's own words may quote a patient's line
         raise DataError(f"{what}: cannot be read", faults=[said(e)], hint=advice(e)) from None
+
+
+def note_skipped(con: Connection, reason: str, n: int) -> None:
+    """Count what a formal study leaves out: :func:`skipped` gives it to the owner."""
+    if n:
+        con.execute("INSERT INTO skipped VALUES (?, ?)", [reason, n])
+
+
+def skipped(con: Connection) -> dict[str, int]:
+    """Return what was left out so far: reason -> number, with the lines of CSV files that are no rows."""
+    rows = dict(con.execute("SELECT reason, sum(n)::BIGINT FROM skipped GROUP BY 1 ORDER BY 1").fetchall())
+    if con.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'reject_errors'").fetchone() != (0,):
+        lines = con.execute(
+            "SELECT count(DISTINCT (file_path, line_byte_position)) FROM reject_errors JOIN reject_scans USING (scan_id, file_id)"
+        ).fetchone()
+        rows |= {"lines of CSV files cannot be read": int(lines[0])} if lines and lines[0] else {}
+    return rows
 
 
 def identifier(name: str) -> str:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import json
 import os
 import platform
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -18,7 +18,7 @@ from polyclinic import __version__
 from polyclinic.config import FeatureRule, Node, Study
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.records.attrition import Attrition, added
-from polyclinic.records.engine import COUNTING, Connection, literal, reading, session
+from polyclinic.records.engine import COUNTING, Connection, literal, reading, session, skipped
 from polyclinic.records.events import EventTable, Stage, read_events
 from polyclinic.records.events.cooccurrence import Vocabulary, choose_codes, count_together, repeats
 from polyclinic.records.events.labels import Labels, read_labels
@@ -26,7 +26,7 @@ from polyclinic.records.events.matrix import Matrix, read_matrix
 from polyclinic.records.sites.covariates import read_people
 from polyclinic.records.sites.people import People
 from polyclinic.records.sites.rare_codes import floor
-from polyclinic.records.sites.site import Site, Sites, one_order
+from polyclinic.records.sites.site import Site, Sites, one_order, with_overlap
 from polyclinic.records.source_units import tensors_by_unit
 from polyclinic.records.sources.tables import hash_of
 from polyclinic.tensors.axis import Axis
@@ -44,9 +44,10 @@ class Ingested:
     manifest: dict[str, Any]
     attrition: tuple[Attrition, ...] = ()
     patients: tuple[str, ...] = ()  # names of a matrix's rows, which the site itself does not have
+    skipped: Mapping[str, int] = field(default_factory=dict)  # reason -> number, for the owner's eyes only
 
 
-def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) -> Ingested:
+def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True, skip_faulty: bool = False) -> Ingested:
     """Write ``tensor.npz``, ``events.parquet``, ``labels.parquet`` and ``manifest.json`` into ``out``.
 
     A study of a feature matrix (``[features]``, no ``[tensor]``) writes ``features.parquet`` and the manifest. All are made in a scratch folder and moved at the end, the manifest last: after a fault nothing new is there.
@@ -55,8 +56,12 @@ def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) ->
     ----------
     events
         Whether ``events.parquet`` stays; a study between hosts needs the tensor alone, and keeps no second copy of records.
+    skip_faulty
+        A study with a formal guarantee: a fault in a patient's records leaves out these rows or this patient, changes nobody
+        else and is counted in ``skipped``. Only a source without a single usable patient is refused.
     """
     folder = Path(out)
+    node = node.skipping_faulty() if skip_faulty else node
     with session(folder) as (con, scratch):
         result = _make_matrix(con, scratch, node, study) if _is_matrix(study) else _make(con, scratch, node, study)
         if result.site.tensor is None:
@@ -65,14 +70,16 @@ def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True) ->
             result.site.tensor.save(scratch / "tensor.npz")
             _write_labels(con, result.site.tensor, scratch / "labels.parquet")
             names = ("tensor.npz", *(("events.parquet",) if events else ()), "labels.parquet")
+        left_out = skipped(con)
         manifest = {**result.manifest, "outputs": {n: hash_of(scratch / n) for n in names}}
+        manifest |= {"skipped": left_out} if skip_faulty else {}
         (scratch / "manifest.json").write_text(json.dumps(manifest, indent=2) + "\n", encoding="utf-8")
         for name in (*names, "manifest.json"):
             with open(scratch / name, "rb") as f:
                 os.fsync(f.fileno())
             os.chmod(scratch / name, 0o600)  # patient identifiers: for the owner's eyes only
             os.replace(scratch / name, folder / name)
-    return Ingested(result.site, manifest, result.attrition, result.patients)
+    return Ingested(result.site, manifest, result.attrition, result.patients, left_out)
 
 
 def read_site(folder: str | Path, name: str | None = None) -> Site:
@@ -180,8 +187,10 @@ def _matrix_sites(node: Node, matrix: Matrix, split: bool) -> list[Site]:
         return [all_rows]
     if matrix.sites is None:
         raise ConfigError(f"node {node.name!r}: nothing to split by", hint="[source] split = 'column'")
-    site_names = np.array(matrix.sites)
-    return [replace(all_rows.take(site_names == n), name=str(n)) for n in np.unique(site_names)]
+    site_names, patients = np.array(matrix.sites), np.array(matrix.patients, object)
+    units = np.unique(site_names)
+    sites = [replace(all_rows.take(site_names == n), name=str(n)) for n in units]
+    return with_overlap(sites, [patients[site_names == n] for n in units])
 
 
 def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
@@ -225,9 +234,9 @@ def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
 def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[EventTable, Vocabulary, Labels | None]:
     rule = study.labels
     table, source = read_events(con, node, scratch / "events.parquet", study)
-    labels = read_labels(con, source, rule, node.source.label)
+    labels = read_labels(con, source, rule, node.source.label, skip_faulty=node.skip_faulty)
     con.execute(f"SET memory_limit = {literal(COUNTING)}")
-    vocabulary = choose_codes(con, table.scan(), study)
+    vocabulary = choose_codes(con, table.scan(), study, each_alone=node.skip_faulty)
     if not table.attrition:  # no protocol: everybody is in
         table = replace(table, attrition=(Attrition("in the source", len(vocabulary.people), table.rows),))
     return table, vocabulary, labels
@@ -245,11 +254,13 @@ def _split(
         Site(name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor))
         for name, tensor in tensors
     ]
+    out = with_overlap(out, [s.counts().axes[0].labels or () for s in out])
     return out, [s.to_json() for s in (*table.steps, vocabulary.step, step)], table.attrition
 
 
 def _people(con: Connection, node: Node, study: Study, tensor: SparseTensor) -> People | None:
-    return read_people(con, study.people, tensor.axes[0].labels or (), node.source.columns, node.source.missing)
+    patients, source = tensor.axes[0].labels or (), node.source
+    return read_people(con, study.people, patients, source.columns, source.missing, skip_faulty=node.skip_faulty)
 
 
 def _distinct(site: Site) -> Site:

@@ -124,7 +124,7 @@ def versions(codes: Iterable[Code], kind: str) -> set[int]:
     return numbers
 
 
-def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> list[Group]:
+def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path, each_alone: bool = False) -> list[Group]:
     """What every distinct code becomes under a rule (``[codes.KIND]``).
 
     Parameters
@@ -133,6 +133,8 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> 
         ``to``: ``as-is``; ``normal`` (one spelling); ``rubric`` (three characters, ICD-9 procedures two); ``icd9`` or
         ``icd10`` (CMS equivalence maps); ``ccs`` (ICD-10 by way of ICD-9); ``ccsr`` (ICD-9 by way of ICD-10);
         ``chapter``; ``block`` (ICD-10); ``path:2`` (first two parts of a code written ``a|b|c``, or with ``/`` or ``>``); or a CSV file ``code,group[,name]`` such as a phecode map.
+    each_alone
+        A formal study: what a code becomes follows from this code only, so that no patient's code changes another's group.
 
     Examples
     --------
@@ -141,7 +143,7 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> 
     >>> found[0], found[1].label
     (Group(label='CCS 108', name='Congestive heart failure; nonhypertensive'), None)
     """
-    mixed = versions(codes, kind)
+    mixed = versions(codes, kind) if not each_alone else set()
     if len(mixed) > 1 and not rule.mixed and rule.to in ("as-is", "normal", "rubric", "chapter"):
         raise DataError(
             f"mode {kind!r} mixes ICD-9 and ICD-10 codes",
@@ -154,10 +156,10 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path) -> 
     if parts:
         return _name_by_member(codes, [_shortened(c, int(parts[1])) for c in codes])
     if rule.to not in KNOWN:
-        return _by_file(codes, rule, kind, folder)
-    guess = _guessed(mixed, kind)
+        return _by_file(codes, rule, kind, folder, each_alone)
     out = []
     for c in codes:
+        guess = _guessed(versions([c], kind) if each_alone else mixed, kind)
         system = c.system or (guess if rule.to not in ("as-is", "normal") else None)
         target = Group(c.code) if rule.to == "as-is" else _map(normal(c.code, system), system, rule.to)
         if target.label is None and rule.unmapped == "keep":
@@ -287,7 +289,7 @@ def _ccs_names() -> dict[str, str]:
     return {m[1]: m[2].strip() for m in re.finditer(r"^(\d+)\s+([A-Z].*)$", text, re.MULTILINE)}
 
 
-def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path) -> list[Group]:
+def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path, each_alone: bool) -> list[Group]:
     path = folder / rule.to
     if not path.is_file():
         raise ConfigError(
@@ -314,10 +316,14 @@ def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path) -> 
     if clash:
         raise DataError(f"{path}: codes in several groups", faults=clash[:20], hint="keep one group for a code")
     keep = rule.unmapped == "keep"
-    numbers = versions(codes, kind)
-    guess = next(iter(numbers)) if len(numbers) == 1 else None
+    every = versions(codes, kind) if not each_alone else set()
+
+    def guess(c: Code) -> int | None:
+        numbers = versions([c], kind) if each_alone else every
+        return next(iter(numbers)) if len(numbers) == 1 else None
+
     out = [
-        _found(table, c, guess) or (Group(normal(c.code, c.system), c.description or "") if keep else Group(None))
+        _found(table, c, guess(c)) or (Group(normal(c.code, c.system), c.description or "") if keep else Group(None))
         for c in codes
     ]
     return _name_by_member(codes, out)

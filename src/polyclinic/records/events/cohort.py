@@ -161,12 +161,17 @@ def _between(column: str, study: Study) -> str:
 
 
 def _stays(con: Connection, opened: OpenedSource) -> str:
-    """Query: the visits with their days; where a source writes down no day of any visit (DE-SynPUF), those of the events."""
+    """Query: the visits with their days; of a patient without a visit that has a day (DE-SynPUF), those of the events."""
     if opened.visits is None:
         return STAYS
-    dated = con.execute(f"SELECT count(TRY_CAST(starts AS DATE)) FROM ({opened.visits})").fetchone()
     events = con.execute("SELECT count(*) FROM duckdb_tables() WHERE table_name = 'canonical'").fetchone()
-    return STAYS if dated == (0,) and events != (0,) and not opened.typed else opened.visits
+    if opened.typed or events == (0,):
+        return opened.visits
+    dated = (
+        "SELECT CAST(patient_id AS VARCHAR) AS patient_id, CAST(visit_id AS VARCHAR) AS visit_id, TRY_CAST(starts AS TIMESTAMP) "
+        f"AS starts, TRY_CAST(ends AS TIMESTAMP) AS ends FROM ({opened.visits}) WHERE TRY_CAST(starts AS DATE) IS NOT NULL"
+    )
+    return f"WITH dated AS ({dated}) FROM dated UNION ALL FROM ({STAYS}) ANTI JOIN dated USING (patient_id)"
 
 
 def _entries(con: Connection, node: Node, study: Study, opened: OpenedSource) -> str:

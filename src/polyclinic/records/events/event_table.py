@@ -11,7 +11,7 @@ from polyclinic.config import Node, Study
 from polyclinic.config.source import BUILT_IN
 from polyclinic.errors import DataError
 from polyclinic.records.attrition import Attrition, Stage
-from polyclinic.records.engine import Connection, literal, reading
+from polyclinic.records.engine import Connection, literal, note_skipped, reading
 from polyclinic.records.events.cohort import early_members, opt_out, restrict, restricts
 from polyclinic.records.sources.base import COLUMNS, SYSTEMS, OpenedSource, open_source, source_of
 from polyclinic.records.sources.pushdown import Members, Push, pushed_down
@@ -30,6 +30,7 @@ SELECT origin,
             WHEN c.patient_id IS NULL OR trim(CAST(c.patient_id AS VARCHAR)) = '' THEN 'no patient'
             WHEN code IS NULL OR trim(CAST(code AS VARCHAR)) = '' THEN 'no code'
             WHEN kind IS NULL THEN 'no kind'
+            {systems}
             WHEN c.time IS NOT NULL AND {time} IS NULL THEN 'time is not a date'
             WHEN NOT {possible} THEN 'impossible date'
             WHEN kind IN ('lab', 'abnormal_lab') AND value IS NOT NULL AND TRY_CAST(value AS DOUBLE) IS NULL THEN 'value is not a number'
@@ -43,6 +44,8 @@ VALUE: Final = """CASE WHEN value IS NULL OR kind IN ('lab', 'abnormal_lab') OR 
 CLEAN: Final = "REPLACE (CASE WHEN isnan(value) THEN NULL ELSE value END AS value)"
 LIFE: Final = """WHEN year({time}) < l.born THEN 'before the birth of the patient'
             WHEN CAST({time} AS DATE) > l.died + 60 THEN 'more than 60 days after the death of the patient'"""
+# A formal study leaves out the row; any other refuses the source, because the spelling of a whole column is wrong.
+UNKNOWN_SYSTEM: Final = f"WHEN system NOT IN ({', '.join(map(literal, sorted(SYSTEMS)))}) THEN 'unknown code system'"
 NO_CONCEPT: Final = "concept_id 0: no standard concept"  # as in sql/omop.sql
 COUNTED: Final = (
     "SELECT origin, dropped, count(*), count(*) FILTER (isnan(value)), count(*) FILTER (time IS NULL), "
@@ -116,14 +119,19 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     source = source_of(node)
     with reading(f"{source}, its events"):
         con.execute(
-            f"CREATE OR REPLACE {'TABLE' if stored else 'VIEW'} canonical AS {_canonical(con, source_tables, source)}"
+            f"CREATE OR REPLACE {'TABLE' if stored else 'VIEW'} canonical AS {_canonical(con, source_tables, node)}"
         )
         tallies = _tallies(con)
-        totals = _totals(con, source_tables, source)
+        # In eICU a stay that two patients claim is a row of each: a formal study cannot count rows in a second way.
+        totals = dict(_rows_of(tallies, source_tables)) if node.skip_faulty else _totals(con, source_tables, source)
         pushed = _add_pushed(con, source_tables, push, tallies, totals)
     _check_origins(source, node.source.kind in BUILT_IN, tallies, totals)
     steps = _steps(tallies, totals, pushed)
     rows = sum(s.rows_out for s in steps)
+    if node.skip_faulty:
+        for step in steps:
+            for reason, n in step.dropped.items():
+                note_skipped(con, f"{step.name}: {reason}", n)
     faults = _faults({t.system for t in tallies if t.dropped is None}, rows, steps)
     if faults:
         raise DataError(
@@ -155,12 +163,12 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     ), source_tables
 
 
-def _canonical(con: Connection, opened: OpenedSource, source: str) -> str:
+def _canonical(con: Connection, opened: OpenedSource, node: Node) -> str:
     """Return the query of the events in canonical columns, each with its reason to be dropped."""
     columns = {str(d[0]): str(d[1]) for d in con.execute(f"DESCRIBE {opened.events}").fetchall()}
     if missing := [c for c in ("origin", *COLUMNS, "dropped") if c not in columns]:
         raise DataError(
-            f"{source}: its events lack {', '.join(missing)}",
+            f"{source_of(node)}: its events lack {', '.join(missing)}",
             hint=f"the query of events has the columns origin, {', '.join(COLUMNS)}, dropped; docs/howto/new-source.md",
         )
     text = "regexp_replace(CAST(c.time AS VARCHAR), '(Z|[+-][0-9]{2}:?[0-9]{2})$', '')"
@@ -169,12 +177,22 @@ def _canonical(con: Connection, opened: OpenedSource, source: str) -> str:
     possible = f"coalesce(isfinite({time}) AND year({time}) BETWEEN 1800 AND 2300, true)"
     life, joins = _lives(con, opened)
     return CANONICAL.format(
-        time=time, possible=possible, life=life.format(time=time), joins=joins, query=opened.events, value=VALUE
+        time=time,
+        possible=possible,
+        life=life.format(time=time),
+        joins=joins,
+        query=opened.events,
+        value=VALUE,
+        systems=UNKNOWN_SYSTEM if node.skip_faulty else "",
     )
 
 
 def _tallies(con: Connection) -> list[Tally]:
     return [Tally(*row) for row in con.execute(COUNTED).fetchall()]
+
+
+def _rows_of(tallies: Sequence[Tally], opened: OpenedSource) -> Mapping[str, int]:
+    return {origin: sum(t.rows for t in tallies if t.origin == origin) for origin in opened.rows}
 
 
 def _totals(con: Connection, opened: OpenedSource, source: str) -> dict[str, int]:

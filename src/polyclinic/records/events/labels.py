@@ -8,7 +8,7 @@ from typing import Final
 
 from polyclinic.config import LabelRule
 from polyclinic.errors import DataError
-from polyclinic.records.engine import Connection, identifier, reading
+from polyclinic.records.engine import Connection, identifier, note_skipped, reading
 from polyclinic.records.sources.base import OpenedSource
 
 __all__ = ["Labels", "read_labels"]
@@ -42,16 +42,23 @@ class Labels:
 
 
 def read_labels(
-    con: Connection, opened: OpenedSource, rule: LabelRule | None, column: str | None = None
+    con: Connection,
+    opened: OpenedSource,
+    rule: LabelRule | None,
+    column: str | None = None,
+    *,
+    skip_faulty: bool = False,
 ) -> Labels | None:
     """Make the table ``labels`` of the engine; None where the source has no outcome.
+
+    With ``skip_faulty`` a label that cannot be read is unknown, and nobody else's changes.
 
     A patient's label is 1 if it holds for any of the patient's visits. Readmission: another visit starts after, and
     within ``days`` of, the end of a visit that the patient survived; a patient without such a visit has no label.
     """
     con.execute("CREATE OR REPLACE TABLE labels (patient_id VARCHAR, label INTEGER)")
     if opened.labels is not None and (rule is None or rule.outcome == "label" or opened.visits is None):
-        return _given(con, opened.labels, rule.outcome if rule else "label")
+        return _given(con, opened.labels, rule.outcome if rule else "label", skip_faulty)
     outcome = rule.outcome if rule else column or "mortality"
     if opened.visits is None:
         if rule is None:
@@ -75,7 +82,10 @@ def read_labels(
     unreadable = _one(
         con, f"SELECT count(*) FROM visits WHERE {text} IS NOT NULL AND {text} NOT IN {YES} AND {text} NOT IN {NO}"
     )
-    if unreadable:
+    if unreadable and skip_faulty:
+        note_skipped(con, f"outcome {outcome!r}: visits are neither yes nor no", unreadable)
+        text = f"CASE WHEN {text} IN {YES} OR {text} IN {NO} THEN {text} END"
+    elif unreadable:
         raise DataError(
             f"outcome {outcome!r}: {unreadable} visits are neither yes nor no",
             hint="name the values that mean yes: [source] positive = [...]",
@@ -95,7 +105,7 @@ def read_labels(
     )
 
 
-def _given(con: Connection, query: str, outcome: str) -> Labels:
+def _given(con: Connection, query: str, outcome: str, skip_faulty: bool) -> Labels:
     with reading("labels"):
         con.execute(
             "CREATE OR REPLACE TEMP TABLE given AS SELECT CAST(patient_id AS VARCHAR) AS patient_id, "
@@ -115,7 +125,14 @@ def _given(con: Connection, query: str, outcome: str) -> Labels:
         faults.append(f"{unreadable} labels are neither yes/no nor whole numbers")
     if not rows:
         faults.append("the table is empty")
-    if faults:
+    if skip_faulty:
+        note_skipped(con, "labels: patients with more than one row", repeated)
+        note_skipped(con, "labels: neither yes/no nor whole numbers", unreadable)
+        con.execute(
+            f"CREATE OR REPLACE TEMP TABLE given AS SELECT patient_id, any_value(label) AS label FROM given "
+            f"WHERE patient_id IS NOT NULL GROUP BY 1 HAVING count(*) = 1 AND any_value({number}) IS NOT NULL"
+        )
+    elif faults:
         unknown = '; texts that mean unknown, in a file: [source] missing = ["", "NA"]' if unreadable else ""
         hint = f"one row a patient: patient_id, label (0 or 1){unknown}"
         raise DataError("the label table is not usable", faults=faults, hint=hint)

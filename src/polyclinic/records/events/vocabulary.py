@@ -89,7 +89,7 @@ class Vocabulary:
     sites: tuple[str, ...] = ()
 
 
-def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
+def choose_codes(con: Connection, events: str, study: Study, *, each_alone: bool = False) -> Vocabulary:
     """Map every distinct code to a label of its mode, then keep the public list, the top k, or all.
 
     Parameters
@@ -98,6 +98,8 @@ def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
         Relation of events (``EventTable.scan()``).
     study
         Its ``[tensor]`` and ``[codes]`` sections.
+    each_alone
+        A formal study: the label of a code follows from this code only.
     """
     rule = study.rule()
     _view(con, events, rule, study)
@@ -113,7 +115,7 @@ def choose_codes(con: Connection, events: str, study: Study) -> Vocabulary:
     unmapped: list[dict[str, int]] = []
     for m, mode in enumerate(rule.modes):
         codes = [Code(r[1], r[2], r[3], r[4]) for r in by_mode[mode]]
-        groups = group(codes, study.codes.get(mode, CodeRule()), kind=mode, folder=study.folder)
+        groups = group(codes, study.codes.get(mode, CodeRule()), kind=mode, folder=study.folder, each_alone=each_alone)
         unmapped.append(defaultdict(int))
         for r, g in zip(by_mode[mode], groups):
             if g.label is None:

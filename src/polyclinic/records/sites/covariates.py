@@ -9,7 +9,7 @@ import numpy as np
 
 from polyclinic.config.evaluate import PeopleRule
 from polyclinic.errors import DataError
-from polyclinic.records.engine import Connection, identifier, literal
+from polyclinic.records.engine import Connection, identifier, literal, note_skipped
 from polyclinic.records.sites.people import People
 from polyclinic.records.sources.tables import describe
 
@@ -25,11 +25,14 @@ def read_people(
     patients: Sequence[str],
     mapped: Mapping[str, str],
     missing: Sequence[str] = ("",),
+    *,
+    skip_faulty: bool = False,
 ) -> People | None:
     """The rows of these patients in their order; None where the study asks for none.
 
     A column is looked for in the label table, then among the visits; of several values of a patient the first by order is
-    taken (age: the lowest). ``sex`` is F or M by its first letter. Texts that are ``missing`` are unknown.
+    taken (age: the lowest). ``sex`` is F or M by its first letter. Texts that are ``missing`` are unknown. With ``skip_faulty``
+    a number that cannot be used is unknown, too.
     """
     if rule is None or not rule.names:
         return None
@@ -55,7 +58,10 @@ def read_people(
         if name in numbers:
             cell = f"TRY_CAST({cell} AS DOUBLE)"
             not_numbers = _not_numbers(con, place, column, cell, unknown)
-            if not_numbers:
+            if skip_faulty:
+                note_skipped(con, f"{column}: no numbers", not_numbers)
+                cell = f"CASE WHEN isfinite({cell}) AND {cell} >= 0 THEN {cell} END"
+            elif not_numbers:
                 faults.append(f"{not_numbers} values of {column!r} are no numbers")
                 hints.add('texts that mean unknown, in a file: [source] missing = ["", "NA"]')
         query = f"SELECT CAST({identifier(id_)} AS VARCHAR), min({cell}) FROM {identifier(place)} GROUP BY 1"

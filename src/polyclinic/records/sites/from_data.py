@@ -14,7 +14,7 @@ from numpy.typing import ArrayLike, NDArray
 from polyclinic.errors import DataError
 from polyclinic.records.sites.frames import FrameColumn, KeyColumns, column_of, columns_of, together, visit_positions
 from polyclinic.records.sites.people import People
-from polyclinic.records.sites.site import Site, Sites
+from polyclinic.records.sites.site import Site, Sites, with_overlap
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
@@ -133,7 +133,7 @@ def from_frame(
         raise DataError(
             "patients with several outcomes or covariates", faults=conflicts[:10], hint="one value a patient"
         )
-    return Sites(sites)
+    return Sites(with_overlap(sites, [s.counts().axes[0].labels or () for s in sites]))
 
 
 def from_scipy(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
@@ -17,7 +18,7 @@ from polyclinic.tensors.sparse import SparseTensor
 if TYPE_CHECKING:
     from polyclinic.privacy.ledger.entries import Entry
 
-__all__ = ["Site", "Sites", "one_order", "pooled", "truth_of"]
+__all__ = ["Site", "Sites", "one_order", "pooled", "truth_of", "with_overlap"]
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,6 +42,8 @@ class Site:
         means over all sites): what is learned from them costs that, too.
     people
         Covariates and times of the patients, for the findings that follow a fit.
+    several
+        At how many sites of one table the patients of this site occur at most. 1: not known to be more.
 
     Examples
     --------
@@ -55,6 +58,7 @@ class Site:
     columns: tuple[str, ...] | None = None
     builds_on: tuple[Entry, ...] = ()
     people: People | None = None
+    several: int = 1
 
     def __init__(
         self,
@@ -65,6 +69,7 @@ class Site:
         columns: Sequence[str] | None = None,
         builds_on: Sequence[Entry] = (),
         people: People | None = None,
+        several: int = 1,
     ) -> None:
         faults = _name_faults(name)
         if tensor is None and features is None:
@@ -85,8 +90,8 @@ class Site:
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
         titles = titles if xs is not None else None
-        keys = ("name", "tensor", "features", "labels", "columns", "builds_on", "people")
-        for key, value in zip(keys, (name, tensor, xs, ys, titles, tuple(builds_on), people)):
+        keys = ("name", "tensor", "features", "labels", "columns", "builds_on", "people", "several")
+        for key, value in zip(keys, (name, tensor, xs, ys, titles, tuple(builds_on), people, several)):
             object.__setattr__(self, key, value)
 
     @property
@@ -127,6 +132,7 @@ class Site:
             self.columns,
             self.builds_on,
             None if self.people is None else self.people.take(index),
+            self.several,
         )
 
     def arranged(self, columns: Sequence[str] | None) -> Site:
@@ -248,6 +254,18 @@ def one_order(sites: Sequence[Site]) -> list[Site]:
     if faults:
         raise ProtocolMismatch("sites have different feature columns", faults=faults, hint=hint)
     return [s.arranged(columns) for s in ordered]
+
+
+def with_overlap(sites: Sequence[Site], patients: Sequence[Iterable[str]]) -> list[Site]:
+    """Tell sites of ONE table at how many of them their patients occur at most; ``patients``: those of each site.
+
+    >>> a, b = Site("a", features=[[1.0]]), Site("b", features=[[1.0]])
+    >>> [s.several for s in with_overlap([a, b], [["p1"], ["p1"]])]
+    [2, 2]
+    """
+    unique = [set(names) for names in patients]
+    times = Counter(p for names in unique for p in names)
+    return [replace(s, several=max((times[p] for p in names), default=1)) for s, names in zip(sites, unique)]
 
 
 class Sites(list[Site]):

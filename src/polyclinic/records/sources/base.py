@@ -137,9 +137,11 @@ class Tabular:
         visits = forgiving(statement(f"{self.name}_visits"))
         if extra:
             column = identifier(extra.lower())
+            owner = next((t.owner for t in tables if t.name == table and t.owner is not None), key)
+            patient = "patient_id" if owner != key else identifier(self.row)
             visits = (
                 f"SELECT v.*, x.{column} AS {identifier(extra)} FROM ({visits}) v "
-                f"JOIN {identifier(table)} x ON x.{identifier(key)} = v.{identifier(self.row)}"
+                f"JOIN {identifier(table)} x ON x.{identifier(key)} = v.{identifier(self.row)} AND x.{identifier(owner)} = v.{patient}"
             )
         events = self.events_sql(con, node)
         if split:
@@ -191,13 +193,18 @@ class Tabular:
         out = {}
         for table, column in [self.visits, *self.unique.items()]:
             name, key, original = identifier(table), identifier(column), identifier(f"{table} as it is")
+            owner = next((t.owner for t in self.tables if t.name == table), None)
+            # A formal study never asks which of two patients a visit belongs to: each patient has one of that name.
+            group = f"{key}, {identifier(owner)}" if node.skip_faulty and owner else key
             with reading(f"site {node.name!r}, table {table}"):
-                row = con.execute(f"SELECT count({key}) - count(DISTINCT {key}) FROM {name}").fetchone()
+                row = con.execute(
+                    f"SELECT count({key}) - count(DISTINCT ({group})) FILTER ({key} IS NOT NULL) FROM {name}"
+                ).fetchone()
                 if not row or not row[0]:
                     continue
                 con.execute(f"ALTER VIEW {name} RENAME TO {original}")
                 con.execute(
-                    f"CREATE VIEW {name} AS SELECT * EXCLUDE (nth) FROM (SELECT *, row_number() OVER (PARTITION BY {key} "
+                    f"CREATE VIEW {name} AS SELECT * EXCLUDE (nth) FROM (SELECT *, row_number() OVER (PARTITION BY {group} "
                     f"ORDER BY t::VARCHAR) AS nth FROM {original} t) WHERE nth = 1 OR {key} IS NULL"
                 )
             out[f"rows of {table} repeat a {column}: one of each is used"] = int(row[0])

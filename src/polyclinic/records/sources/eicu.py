@@ -19,6 +19,7 @@ EICU = Tabular(
             "patientunitstayid patienthealthsystemstayid uniquepid hospitalid hospitaldischargestatus hospitaladmitoffset "
             "hospitaldischargeoffset",
             "hospitaldischargeyear unittype age",
+            patient="uniquepid",
         ),
         SourceTable("diagnosis", "patientunitstayid diagnosisoffset icd9code", "diagnosisstring"),
         SourceTable("treatment", "patientunitstayid treatmentoffset treatmentstring", optional=True),

@@ -6,7 +6,7 @@ from typing import Final
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.engine import Connection, identifier, literal, reading, statement
+from polyclinic.records.engine import Connection, identifier, literal, note_skipped, reading, statement
 from polyclinic.records.sources.base import OpenedSource
 
 __all__ = ["open_source"]
@@ -33,10 +33,11 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         try:
             with reading(", ".join(p.name for p in files)):
                 # Parsed once: every line is read again by no query.
-                con.execute(
-                    f"CREATE OR REPLACE TABLE {identifier('read ' + kind)} AS "
-                    f"SELECT json FROM read_ndjson_objects({literals})"
-                )
+                table = identifier(f"read {kind}")
+                con.execute(f"CREATE OR REPLACE TABLE {table} AS {_lines(literals, node.skip_faulty)}")
+                if node.skip_faulty:
+                    empty = con.execute(f"DELETE FROM {table} WHERE json IS NULL").fetchone()
+                    note_skipped(con, f"lines of {kind} are no JSON", int(empty[0]) if empty else 0)
         except DataError as e:
             faults += [f"{e.what}: {f}" for f in e.faults]
             continue
@@ -53,4 +54,15 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         rows={k: f"SELECT count(*) FROM {identifier(f'fhir {k}')}" for k in EVENTS},
         visits=statement("fhir_visits") if "Encounter" in inputs else None,
         inputs=inputs,
+    )
+
+
+def _lines(files: str, skip_faulty: bool) -> str:
+    """Query of the resources. A formal study reads lines of text, so that one that is no JSON is a row without value."""
+    if not skip_faulty:
+        return f"SELECT json FROM read_ndjson_objects({files})"
+    return (
+        f"SELECT TRY_CAST(line AS JSON) AS json FROM read_csv({files}, auto_detect = false, header = false, delim = '\x01', "
+        "quote = '', escape = '', columns = {'line': 'VARCHAR'}, strict_mode = false, store_rejects = true, "
+        "rejects_limit = 0, max_line_size = 16777216, parallel = false)"
     )

@@ -8,7 +8,7 @@ from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.records.engine import Connection, identifier, literal
 from polyclinic.records.sources.base import COLUMNS, OpenedSource
-from polyclinic.records.sources.tables import describe, hash_of, open_file
+from polyclinic.records.sources.tables import describe, hash_of, open_file, quoted
 
 __all__ = ["open_source"]
 
@@ -26,11 +26,11 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
     label_columns: Mapping[str, str] = {}
     if source.labels:
-        open_file(con, node.path(source.labels), "raw labels")
+        open_file(con, node.path(source.labels), "raw labels", skip_faulty=node.skip_faulty)
         label_columns = describe(con, "raw labels")
     _check_map(node, label_columns)
     path = node.path(source.events)
-    cheap = open_file(con, path, "raw")
+    cheap = open_file(con, path, "raw", skip_faulty=node.skip_faulty)
     present = describe(con, "raw")
     faults: list[str] = []
     cells = {c: _column(c, node, present, faults) for c in COLUMNS}
@@ -55,7 +55,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     if path.is_file():
         inputs["events sha256"] = hash_of(path)
     birth = source.columns.get("birth", "birth")
-    births = _births(_quoted(birth), cells["patient_id"]) if birth in present else None
+    births = _births(quoted(birth), cells["patient_id"]) if birth in present else None
     return OpenedSource(events, rows, _visits(node, cells, present), cheap, inputs, labels, births=births)
 
 
@@ -131,15 +131,10 @@ def _births(column: str, patient: str) -> str:
 
 
 def _cell(column: str, present: Mapping[str, str], missing: tuple[str, ...]) -> str:
-    sql = _quoted(column)
+    sql = quoted(column)
     if present[column] == "VARCHAR" and missing:
         return f"CASE WHEN {sql} IN ({', '.join(map(literal, missing))}) THEN NULL ELSE {sql} END"
     return sql
-
-
-def _quoted(column: str) -> str:
-    # A column that exists in the file is quoted whatever its name is.
-    return '"' + column.replace('"', '""') + '"'
 
 
 def _wide(kind: str, node: Node, picked: Mapping[str, str], present: Mapping[str, str]) -> tuple[str, str]:

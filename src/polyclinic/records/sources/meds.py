@@ -34,7 +34,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     if not node.source.events:
         raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the MEDS data folder")
     path = node.path(node.source.events)
-    cheap = open_file(con, path, "meds raw")
+    cheap = open_file(con, path, "meds raw", skip_faulty=node.skip_faulty)
     present = describe(con, "meds raw")
     absent = [c for c in ("subject_id", "time", "code") if c not in present]
     if absent:

@@ -11,7 +11,7 @@ from polyclinic.records.sources.base import OpenedSource, Tabular
 from polyclinic.records.sources.pushdown import Keys, Push
 from polyclinic.records.sources.tables import SourceTable
 
-__all__ = ["keys", "mimic", "open_mimic", "open_source"]
+__all__ = ["ADMISSIONS", "ICU_STAYS", "keys", "mimic", "open_mimic", "open_source"]
 
 
 def keys(code: str, *times: str) -> Keys:
@@ -52,13 +52,17 @@ ADMISSIONS = SourceTable(
     "subject_id hadm_id admittime dischtime hospital_expire_flag",
     "deathtime admission_type",
     patient="subject_id",
+    visit="hadm_id",
+)
+ICU_STAYS = SourceTable(
+    "icustays", "hadm_id first_careunit intime", "subject_id", patient="subject_id", visit="hadm_id"
 )
 MIMIC3 = mimic(
     "mimic3",
     stays=(
         ADMISSIONS,
         SourceTable("patients", "subject_id", "dob", optional=True, patient="subject_id"),
-        SourceTable("icustays", "hadm_id first_careunit intime"),
+        ICU_STAYS,
     ),
     coded=tuple(
         SourceTable(name, "subject_id hadm_id icd9_code", keys=keys("icd9_code"))

@@ -7,7 +7,7 @@ from dataclasses import replace
 from polyclinic.config import Node
 from polyclinic.records.engine import Connection
 from polyclinic.records.sources.base import OpenedSource
-from polyclinic.records.sources.mimic3 import ADMISSIONS, keys, mimic, open_mimic
+from polyclinic.records.sources.mimic3 import ADMISSIONS, ICU_STAYS, keys, mimic, open_mimic
 from polyclinic.records.sources.pushdown import Push
 from polyclinic.records.sources.tables import SourceTable
 
@@ -19,7 +19,7 @@ MIMIC4 = mimic(
     stays=(
         replace(ADMISSIONS, may="admission_type"),
         SourceTable("patients", "subject_id", "anchor_age anchor_year", optional=True, patient="subject_id"),
-        SourceTable("icustays", "hadm_id first_careunit intime", optional=True),
+        replace(ICU_STAYS, optional=True),
     ),
     coded=(
         SourceTable("diagnoses_icd", CODED, keys=keys("icd_code")),

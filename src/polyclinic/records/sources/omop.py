@@ -28,6 +28,7 @@ OMOP = Tabular(
             "visit_occurrence_id person_id visit_start_date visit_end_date",
             "visit_start_datetime visit_end_datetime care_site_id visit_concept_id",
             patient="person_id",
+            visit="visit_occurrence_id",
         ),
         SourceTable(
             "condition_occurrence",

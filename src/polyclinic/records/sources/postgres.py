@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 from urllib.parse import quote, urlsplit, urlunsplit
 
 from polyclinic.config import Node, secret
@@ -19,6 +19,15 @@ if TYPE_CHECKING:
 
 __all__ = ["address_of", "from_postgres"]
 
+# Whatever a database or role has set: texts end at their quote, dates are ISO, only the system's functions are called by
+# their bare name, and nothing is written.
+SESSION: Final = {
+    "standard_conforming_strings": "on",
+    "datestyle": "ISO, YMD",
+    "search_path": "pg_catalog",
+    "default_transaction_read_only": "on",
+}
+
 
 def from_postgres(
     con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str], push: Push | None
@@ -31,7 +40,9 @@ def from_postgres(
     url = address_of(node)
     try:
         with dbapi.connect(url) as link, link.cursor() as cursor:
-            return _stage_tables(con, cursor, node.source.db_schema or "public", tables, names, push)
+            _set(cursor, SESSION)
+            link.commit()
+            return _stage_tables(con, cursor, node, tables, names, push)
     except dbapi.Error as e:
         text = " ".join(str(e).split())[:300]
         if (e.sqlstate or "").startswith("22"):  # a data exception: its words quote the cell
@@ -41,25 +52,38 @@ def from_postgres(
         ) from None
 
 
+def _set(cursor: Cursor, values: Mapping[str, str]) -> None:
+    """Set values of the session by bound parameters."""
+    import duckdb
+
+    for name, value in values.items():
+        with duckdb.connect() as bound:  # an Arrow stream: no pyarrow needed
+            cursor.execute("SELECT set_config($1, $2, false)", bound.sql("SELECT ? AS a, ? AS b", params=[name, value]))
+            cursor.fetchall()
+
+
 def _stage_tables(
     con: Connection,
     cursor: Cursor,
-    schema: str,
+    node: Node,
     tables: Sequence[SourceTable],
     names: Mapping[str, str],
     push: Push | None,
 ) -> OpenedTables:
     """Copy the tables of a schema. Tables of events come last, because the others decide who takes part."""
+    schema = node.source.db_schema or "public"
+    _set(cursor, {"polyclinic.schema": schema})
     cursor.execute(
         "SELECT lower(table_name)::text, lower(column_name)::text, column_name::text, table_name::text, table_schema::text, data_type::text "
-        f"FROM information_schema.columns WHERE lower(table_schema) = lower({literal(schema)})"
+        "FROM information_schema.columns WHERE lower(table_schema) = lower(current_setting('polyclinic.schema'))"
     )
     rows = fetched(con, cursor)
     out = OpenedTables()
     if not rows:
         out.faults.append(f"schema {schema!r} has no table that this user may read")
         return out
-    database = _Database.of(con, cursor, rows, {t.name: names[t.name].lower() for t in tables})
+    database = _Database.of(con, cursor, rows, {t.name: names[t.name].lower() for t in tables}, node.skip_faulty)
+    _set(cursor, push.settings() if push is not None else {})
     patient_types = [
         database.server.types.get((t.name, t.keys.patient))
         for t in tables
@@ -70,6 +94,7 @@ def _stage_tables(
     for t in sorted(tables, key=lambda t: t.keys is not None):
         if push is not None and t.keys is not None and not decided:
             decided, push = True, push.decided(database.server.names) if pushable and not out.faults else push
+            _set(cursor, push.settings())
         if listed_tables(con, t, names[t.name].lower(), database.catalogue, f"schema {schema}", out):
             database.stage(t, names[t.name].lower(), push, pushable)
     return out
@@ -84,9 +109,17 @@ class _Database:
     server: DatabaseServer
     catalogue: Mapping[str, Mapping[str, str]]
     dates: frozenset[tuple[str, str]]
+    own_visits: bool
 
     @classmethod
-    def of(cls, con: Connection, cursor: Cursor, rows: Sequence[tuple[str, ...]], keys: Mapping[str, str]) -> _Database:
+    def of(
+        cls,
+        con: Connection,
+        cursor: Cursor,
+        rows: Sequence[tuple[str, ...]],
+        keys: Mapping[str, str],
+        own_visits: bool,
+    ) -> _Database:
         """Make it from the rows of the catalogue. ``keys``: standard name of a table -> name there, in lower case."""
         catalogue, real = catalogue_of(rows), {r[0]: r[3] for r in rows}
         types = {(r[0], r[1]): r[5] for r in rows}
@@ -98,7 +131,7 @@ class _Database:
         )
         # A date can be 'infinity' or lie outside what others can hold: as text one such cell costs one row only.
         dates = frozenset(place for place, kind in types.items() if kind.startswith(("date", "timestamp")))
-        return cls(con, cursor, server, catalogue, dates)
+        return cls(con, cursor, server, catalogue, dates, own_visits)
 
     def stage(self, table: SourceTable, key: str, push: Push | None, pushable: bool) -> None:
         """Copy the needed columns of a table, without the rows that the database may leave out."""
@@ -110,7 +143,7 @@ class _Database:
         )
         rows, condition = self._rows(table, push, pushable)
         self.cursor.execute(f"SELECT {cells} FROM {rows}{f' WHERE {condition}' if condition else ''}")
-        stage(self.con, table, self.cursor, columns)
+        stage(self.con, table, self.cursor, columns, self.own_visits)
 
     def _rows(self, table: SourceTable, push: Push | None, pushable: bool) -> tuple[str, str]:
         """Return the relation and the condition of the rows to copy. Rows that stay there are counted."""

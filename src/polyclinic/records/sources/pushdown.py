@@ -35,6 +35,13 @@ WHY: Final = {
     "visit types": "not of a visit of these types",
     "look-back": "outside the look-back",
 }
+# Values of the session that hold who takes part, and their types.
+MEMBER_SETTINGS: Final = {
+    "polyclinic.member_patients": "text",
+    "polyclinic.member_index_dates": "date",
+    "polyclinic.member_seen_from": "date",
+    "polyclinic.member_seen_to": "date",
+}
 MOST: Final = 200_000  # members whose index dates are sent to the database; more rows travel instead
 
 
@@ -66,17 +73,21 @@ class Keys:
 class Members:
     """Who takes part, by the engine: patient, index date, first and last day of the observation period around it.
 
-    >>> print(Members((("7", "2020-01-02", None, None),)).relation().partition(", ")[0])
-    (SELECT * FROM unnest('{"7"}'::text[]
+    >>> Members((("7", "2020-01-02", None, None),)).settings()["polyclinic.member_patients"]
+    '{"7"}'
     """
 
     rows: tuple[tuple[str, str, str | None, str | None], ...]
 
-    def relation(self) -> str:
+    def settings(self) -> dict[str, str]:
+        """Return the columns as values of the session, which the database never reads as SQL."""
+        columns: Sequence[tuple[str | None, ...]] = list(zip(*self.rows)) or [()] * len(MEMBER_SETTINGS)
+        return {name: _array(c) for name, c in zip(MEMBER_SETTINGS, columns)}
+
+    @staticmethod
+    def relation() -> str:
         """As a relation of PostgreSQL: k, day0, seen_from, seen_to."""
-        kinds = ("text", "date", "date", "date")
-        columns: Sequence[tuple[str | None, ...]] = list(zip(*self.rows)) or [()] * 4
-        arrays = ", ".join(f"{literal(_array(c))}::{k}[]" for c, k in zip(columns, kinds))
+        arrays = ", ".join(f"current_setting('{name}')::{kind}[]" for name, kind in MEMBER_SETTINGS.items())
         return f"(SELECT * FROM unnest({arrays}) AS u(k, day0, seen_from, seen_to))"
 
 
@@ -85,6 +96,11 @@ def _array(cells: Sequence[str | None]) -> str:
         return "NULL" if x is None else '"' + x.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
     return "{" + ",".join(map(one, cells)) + "}"
+
+
+def _one_of(name: str) -> str:
+    """SQL: the texts of a value of the session, looked up once."""
+    return f"(SELECT unnest(current_setting('polyclinic.{name}')::text[]))"
 
 
 @dataclass(frozen=True)
@@ -124,6 +140,11 @@ class Push:
     low: int | None = None
     high: int | None = None
     late: Callable[[Container[str]], Push | None] | None = None
+
+    def settings(self) -> dict[str, str]:
+        """Return the texts of study and owner as values of the database's session: they are bound, never part of a statement."""
+        lists = {"polyclinic.optout": _array(self.optout), "polyclinic.types": _array(self.types)}
+        return lists | (self.members.settings() if self.members is not None else {})
 
     def decided(self, there: Container[str]) -> Push:
         """With the members, where an index date decides."""
@@ -165,7 +186,7 @@ class DatabaseServer:
         if not self.has(table, keys.patient) or self.types[table, keys.patient] not in WHOLE:
             return None
         patient = self.at(table, keys.patient, "t")
-        cases = [f"WHEN {patient}::text IN ({', '.join(map(literal, push.optout))}) THEN 0"] if push.optout else []
+        cases = [f"WHEN {patient}::text IN {_one_of('optout')} THEN 0"] if push.optout else []
         if push.members is not None:
             cases.append("WHEN m.k IS NULL THEN 1")  # why, the engine knows
         elif push.definition is not None and self.same(("cohort", "subject_id"), (table, keys.patient)):
@@ -216,11 +237,13 @@ class DatabaseServer:
             return None
         if keys.via is not None:
             stays, column = keys.via
-            if not self.same((stays, keys.visit), (table, keys.visit)) or self.types.get(keys.via) not in DAYS:
+            joined = (keys.visit, keys.patient)
+            if not all(self.same((stays, c), (table, c)) for c in joined) or self.types.get(keys.via) not in DAYS:
                 return None
             days.append(
                 f"(SELECT min({self.at(stays, column, 'a')}::date) FROM {self.names[stays]} a WHERE "
-                f"{self.at(stays, keys.visit, 'a')} = {self.at(table, keys.visit, 't')})"
+                f"{self.at(stays, keys.visit, 'a')} = {self.at(table, keys.visit, 't')} AND "
+                f"{self.at(stays, keys.patient, 'a')} = {self.at(table, keys.patient, 't')})"
             )
         return f"COALESCE({', '.join(days)})" if days else None
 
@@ -236,7 +259,7 @@ class DatabaseServer:
         if not push.optout or not self.has(table, patient) or self.types[table, patient] not in WHOLE:
             return ""
         patient_text = f"{self.at(table, patient, 't')}::text"
-        return f"({patient_text} IS NULL OR {patient_text} NOT IN ({', '.join(map(literal, push.optout))}))"
+        return f"({patient_text} IS NULL OR {patient_text} NOT IN {_one_of('optout')})"
 
     def _by_type(self, table: str, keys: Keys, push: Push, who: str) -> list[str]:
         visits = "visit_occurrence"
@@ -248,18 +271,18 @@ class DatabaseServer:
         ):
             return []
         kind = f"lower(trim({self.at(visits, 'visit_concept_id', 'v')}::text))"
-        literals = ", ".join(map(literal, push.types))
+        types = _one_of("types")
         descendants = ""
         if self.has("concept_ancestor", "ancestor_concept_id", "descendant_concept_id"):
             descendants = (
                 f" OR {kind} IN (SELECT {self.at('concept_ancestor', 'descendant_concept_id', 'a')}::text FROM "
-                f"{self.names['concept_ancestor']} a WHERE {self.at('concept_ancestor', 'ancestor_concept_id', 'a')}::text IN ({literals}))"
+                f"{self.names['concept_ancestor']} a WHERE {self.at('concept_ancestor', 'ancestor_concept_id', 'a')}::text IN {types})"
             )
         return [
             (
                 f"WHEN NOT EXISTS (SELECT 1 FROM {self.names[visits]} v WHERE "
                 f"{self.at(visits, 'visit_occurrence_id', 'v')} = {self.at(table, keys.visit, 't')} AND "
-                f"{self.at(visits, 'person_id', 'v')} = {who} AND ({kind} IN ({literals}){descendants})) THEN 6"
+                f"{self.at(visits, 'person_id', 'v')} = {who} AND ({kind} IN {types}{descendants})) THEN 6"
             )
         ]
 

@@ -7,6 +7,7 @@ one ``.sql`` file serves every kind of database.
 
 from __future__ import annotations
 
+import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -20,10 +21,11 @@ from polyclinic.records.sources.pushdown import Keys, Push
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Cursor
 
-__all__ = ["SourceTable", "describe", "hash_of", "open_file", "open_tables"]
+__all__ = ["SourceTable", "describe", "hash_of", "open_file", "open_tables", "quoted"]
 
 CSV: Final = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET: Final = (".parquet", ".pq")
+DELIMITERS: Final = ",;\t|"
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class SourceTable:
         Of a table of events: the columns a protocol asks about, where a database may leave rows out by them.
     patient
         Of another table about people: whose row it is; those of who opted out stay in the database.
+    visit
+        Of another table about people: the visit that a row is about.
     """
 
     name: str
@@ -51,6 +55,17 @@ class SourceTable:
     optional: bool = False
     keys: Keys | None = None
     patient: str | None = None
+    visit: str | None = None
+
+    @property
+    def owner(self) -> str | None:
+        """Column of the patient."""
+        return self.patient if self.keys is None else self.keys.patient
+
+    @property
+    def own_visit(self) -> str | None:
+        """Column of the visit."""
+        return self.visit if self.keys is None else self.keys.visit
 
     @property
     def columns(self) -> list[str]:
@@ -97,7 +112,7 @@ def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push
             f"node {node.name!r}: names of tables are refused", faults=name_faults, hint="correct [source] tables"
         )
     if source.folder:
-        result = _from_folder(con, node.path(source.folder), tables, names)
+        result = _from_folder(con, node, tables, names)
     elif source.database:
         result = _from_database(con, node, tables, names)
     else:
@@ -113,7 +128,7 @@ def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push
     return result.origins
 
 
-def open_file(con: Connection, path: Path, view: str) -> bool:
+def open_file(con: Connection, path: Path, view: str, *, skip_faulty: bool = False) -> bool:
     """Open one file, folder or pattern of CSV or Parquet files as a view; True where rescans are cheap (Parquet)."""
     paths = sorted(path.parent.glob(path.name)) if any(c in path.name for c in "*?[") else [path]
     if path.is_dir():
@@ -125,7 +140,7 @@ def open_file(con: Connection, path: Path, view: str) -> bool:
     if len(parquet) != len(paths) and len(csv) != len(paths):
         raise DataError(f"{path}: neither CSV nor Parquet", hint=f"known endings: {', '.join((*CSV, *PARQUET))}")
     with reading(str(path)):
-        con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT * FROM {_scan(paths)}")
+        con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT * FROM {_scan(con, paths, skip_faulty)}")
         con.execute(f"SELECT * FROM {identifier(view)} LIMIT 0")
     return bool(parquet)
 
@@ -144,21 +159,62 @@ def hash_of(path: Path) -> str:
         return hashlib.file_digest(f, "sha256").hexdigest()
 
 
-def _scan(paths: Sequence[Path], *, named: bool = False) -> str:
-    literals = "[" + ", ".join(literal(str(p)) for p in paths) + "]" + (", filename = true" if named else "")
+def quoted(column: str) -> str:
+    """A column that a file has, quoted, whatever its name is."""
+    return '"' + column.replace('"', '""') + '"'
+
+
+def _scan(con: Connection, paths: Sequence[Path], skip_faulty: bool, *, named: bool = False) -> str:
+    """Relation of all rows of the files; with ``named`` the column ``filename`` says which."""
     if paths[0].name.lower().endswith(PARQUET):
-        return f"read_parquet({literals}, union_by_name = true)"
-    # Everything is text: the code 0389 keeps its zero. Quotes are doubled in MIMIC-IV (mimic-code#1881).
+        literals = ", ".join(literal(str(p)) for p in paths)
+        return f"read_parquet([{literals}], union_by_name = true{', filename = true' if named else ''})"
+    scans = [_csv(con, p, skip_faulty, named) for p in paths]
+    return f"({' UNION ALL BY NAME '.join(f'SELECT * FROM {s}' for s in scans)})"
+
+
+def _csv(con: Connection, path: Path, skip_faulty: bool, named: bool) -> str:
+    """Relation of a CSV file whose header alone decides delimiter and columns: no row changes how another is read.
+
+    Everything is text: the code 0389 keeps its zero. Quotes are doubled in MIMIC-IV (mimic-code#1881).
+    """
+    file = literal(str(path))
+    row = con.execute(
+        f"SELECT line FROM read_csv({file}, auto_detect = false, header = false, delim = '\x01', quote = '', escape = '', "
+        "columns = {'line': 'VARCHAR'}, strict_mode = false, ignore_errors = true, parallel = false) LIMIT 1"
+    ).fetchone()
+    header = str(row[0]).removeprefix("\ufeff") if row else ""
+    delimiter = max(DELIMITERS, key=header.count)
+    columns: dict[str, str] = {}
+    for n, name in enumerate(next(csv.reader([header], delimiter=delimiter), [])):
+        name = name.strip() or f"column{n}"
+        columns[name if name not in columns else f"{name}_{n}"] = "VARCHAR"
+    types = ", ".join(f"{literal(c)}: 'VARCHAR'" for c in columns)
+    # A line that is too short, too long or no text is left out and counted, or refuses the file.
+    faults = (
+        "strict_mode = false, store_rejects = true, rejects_limit = 0, parallel = false"
+        if skip_faulty
+        else "strict_mode = true"
+    )
     return (
-        f"read_csv({literals}, all_varchar = true, header = true, quote = '\"', escape = '\"', "
-        "union_by_name = true, null_padding = false, strict_mode = true)"
+        f"read_csv({file}, auto_detect = false, header = true, delim = {literal(delimiter)}, quote = '\"', escape = '\"', "
+        f"columns = {{{types}}}, {faults}{', filename = true' if named else ''})"
     )
 
 
-def make_view(con: Connection, table: SourceTable, relation: str, present: Mapping[str, str]) -> None:
-    """A view with exactly the declared columns; ``present``: lower-case name -> name there."""
+def make_view(
+    con: Connection, table: SourceTable, relation: str, present: Mapping[str, str], own_visits: bool = False
+) -> None:
+    """A view with exactly the declared columns; ``present``: lower-case name -> name there.
+
+    With ``own_visits`` the name of a visit contains its patient: a row that names the visit of another patient joins nothing.
+    """
 
     def column(c: str) -> str:
+        owner = present.get(table.owner or "")
+        if own_visits and owner is not None and c == table.own_visit and c in present:
+            patient, visit = (f"CAST({identifier(x)} AS VARCHAR)" for x in (owner, present[c]))
+            return f"length({patient}) || ':' || {patient} || '/' || {visit} AS {identifier(c)}"
         if c in present:
             return f"{identifier(present[c])} AS {identifier(c)}"
         day = present.get(c.replace("_datetime", "_date"))
@@ -193,10 +249,9 @@ def _files_of(folder: Path) -> dict[str, list[Path]]:
     return {**parts, **files}
 
 
-def _from_folder(
-    con: Connection, folder: Path, tables: Sequence[SourceTable], names: Mapping[str, str]
-) -> OpenedTables:
+def _from_folder(con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]) -> OpenedTables:
     out = OpenedTables()
+    folder, skip = node.path(node.source.folder or ""), node.skip_faulty
     if not folder.is_dir():
         raise DataError(f"{folder}: no such folder", hint="check [source] folder")
     files = _files_of(folder)
@@ -218,19 +273,19 @@ def _from_folder(
             continue
         try:
             with reading(paths[0].name):
-                described = con.execute(f"DESCRIBE SELECT * FROM {_scan(paths)}").fetchall()
+                scan = _scan(con, paths, skip, named="in_folder" in t.columns)
+                described = con.execute(f"DESCRIBE SELECT * FROM {scan}").fetchall()
         except DataError as e:
             out.faults += [f"{e.what}: {f}" for f in e.faults]
             continue
         present = {str(r[0]).lower(): str(r[0]) for r in described}
-        scan = _scan(paths)
         if "in_folder" in t.columns:
-            scan = f"(SELECT *, split_part(filename, '/', -2) AS in_folder FROM {_scan(paths, named=True)})"
+            scan = f"(SELECT *, split_part(filename, '/', -2) AS in_folder FROM {scan})"
             present["in_folder"] = "in_folder"
         faults = _missing(t, present, paths[0].name)
         out.faults += faults
         if not faults:
-            make_view(con, t, scan, present)
+            make_view(con, t, scan, present, skip)
             out.origins[t.name] = ", ".join(str(p.relative_to(folder)) for p in paths)
     return out
 
@@ -244,7 +299,7 @@ def _from_database(
     with open(path, "rb") as f:
         head = f.read(16)
     if head.startswith(b"SQLite format 3"):
-        return _from_sqlite(con, path, tables, names)
+        return _from_sqlite(con, node, tables, names)
     out = OpenedTables()
     with reading(str(path)):
         con.execute(f"ATTACH {literal(str(path))} AS hospital (READ_ONLY)")
@@ -262,7 +317,8 @@ def _from_database(
     for t in tables:
         key = names[t.name].lower()
         if listed_tables(con, t, key, catalogue, path.name, out):
-            make_view(con, t, f"hospital.{identifier(schema)}.{identifier(real[key])}", catalogue[key])
+            relation = f"hospital.{identifier(schema)}.{identifier(real[key])}"
+            make_view(con, t, relation, catalogue[key], node.skip_faulty)
     return out
 
 
@@ -281,7 +337,8 @@ def listed_tables(
     return not faults
 
 
-def _from_sqlite(con: Connection, path: Path, tables: Sequence[SourceTable], names: Mapping[str, str]) -> OpenedTables:
+def _from_sqlite(con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]) -> OpenedTables:
+    path = node.path(node.source.database or "")
     try:
         from adbc_driver_sqlite import dbapi
     except ImportError:
@@ -297,15 +354,16 @@ def _from_sqlite(con: Connection, path: Path, tables: Sequence[SourceTable], nam
             for t in tables:
                 key = names[t.name].lower()
                 if listed_tables(con, t, key, catalogue, path.name, out):
-                    # SQLite has no column types to rely on: everything is text, as in a CSV file. NULL travels as ''
-                    # because the driver takes a column's type from its first rows.
+                    # SQLite has no column types to rely on: everything is text, as in a CSV file. It travels as bytes, because
+                    # SQLite does not check that a text is one; NULL as none, because the driver takes a column's type from
+                    # its first rows.
                     present = [c for c in t.columns if c in catalogue[key]]
                     columns = ", ".join(
-                        f"COALESCE(CAST({identifier(catalogue[key][c])} AS TEXT), '') AS {identifier(c)}"
+                        f"CAST(COALESCE(CAST({identifier(catalogue[key][c])} AS TEXT), '') AS BLOB) AS {identifier(c)}"
                         for c in present
                     )
                     cursor.execute(f"SELECT {columns} FROM {identifier(key)}")
-                    stage(con, t, cursor, present)
+                    stage(con, t, cursor, present, node.skip_faulty)
         except dbapi.Error as e:
             raise DataError(f"{path}: cannot be read", faults=[str(e)]) from e
     return out
@@ -322,13 +380,12 @@ def catalogue_of(rows: Sequence[tuple[str, ...]]) -> dict[str, dict[str, str]]:
     return out
 
 
-def stage(con: Connection, table: SourceTable, cursor: Cursor, columns: Sequence[str]) -> None:
+def stage(con: Connection, table: SourceTable, cursor: Cursor, columns: Sequence[str], own_visits: bool) -> None:
     con.register("incoming", cursor.fetch_arrow())
     staged = identifier(f"staged {table.name}")
-    texts = {str(r[0]) for r in con.execute("DESCRIBE incoming").fetchall() if r[1] == "VARCHAR"}
-    picked = ", ".join(
-        f"NULLIF({identifier(c)}, '') AS {identifier(c)}" if c in texts else identifier(c) for c in columns
-    )
+    types = {str(r[0]): str(r[1]) for r in con.execute("DESCRIBE incoming").fetchall()}
+    cells = {"VARCHAR": "NULLIF({0}, '') AS {0}", "BLOB": "NULLIF(TRY(decode({0})), '') AS {0}"}
+    picked = ", ".join(cells.get(types[c], "{0}").format(identifier(c)) for c in columns)
     con.execute(f"CREATE OR REPLACE TABLE {staged} AS SELECT {picked} FROM incoming")
     con.unregister("incoming")
-    make_view(con, table, staged, {c: c for c in columns})
+    make_view(con, table, staged, {c: c for c in columns}, own_visits)

@@ -1,7 +1,12 @@
 -- FHIR R4 bulk export -> events. One row out for every resource; the first coding of a resource is its code.
 -- Times keep the hospital's own clock; a date given as a year or a month counts as its first day.
 WITH medication AS (
-    SELECT json ->> '$.id' AS id, json -> '$.code' AS code FROM "fhir Medication"
+    SELECT json ->> '$.id' AS id, CAST(min(CAST(json -> '$.code' AS VARCHAR)) AS JSON) AS code FROM "fhir Medication" GROUP BY 1
+),
+encounters AS (
+    SELECT json ->> '$.id' AS id, regexp_replace(json ->> '$.subject.reference', '^(.*/)?(urn:uuid:)?', '') AS patient_id,
+           min(json ->> '$.serviceProvider.reference') AS site
+    FROM "fhir Encounter" GROUP BY 1, 2
 ),
 events AS (
 SELECT 'Condition' AS origin, json, json -> '$.code' AS concept,
@@ -58,7 +63,7 @@ SELECT e.origin, regexp_replace(e.subject, '^(.*/)?(urn:uuid:)?', '') AS patient
             WHEN 'http://www.ama-assn.org/go/cpt' THEN 'cpt' ELSE 'local' END AS system,
        e.json ->> '$.valueQuantity.value' AS value,
        coalesce(e.concept ->> '$.coding[0].display', e.concept ->> '$.text') AS description,
-       v.json ->> '$.serviceProvider.reference' AS site, e.dropped
+       v.site, e.dropped
 FROM events e
-LEFT JOIN "fhir Encounter" v
-  ON v.json ->> '$.id' = regexp_replace(e.encounter, '^(.*/)?(urn:uuid:)?', '')
+LEFT JOIN encounters v ON v.id = regexp_replace(e.encounter, '^(.*/)?(urn:uuid:)?', '')
+  AND v.patient_id = regexp_replace(e.subject, '^(.*/)?(urn:uuid:)?', '')
