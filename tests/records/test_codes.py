@@ -166,3 +166,18 @@ def test_a_phecode_map_of_icd9_says_nothing_about_icd10(tmp_path: Path) -> None:
     (tmp_path / "m.csv").write_text("ICD9,PheCode\nE878,979\n")
     found = mapped("m.csv", Code("E878", "icd9cm"), Code("E878", "icd10cm"), folder=tmp_path)
     assert [g for g, _ in found] == ["979", None]
+
+
+def test_codes_of_icd9_read_no_table_of_icd10(monkeypatch: pytest.MonkeyPatch) -> None:
+    from polyclinic.records.events import codes
+
+    systems: list[object] = []
+    read = codes._names.__wrapped__
+    monkeypatch.setattr(codes, "_names", lambda system: systems.append(system) or read(system))
+    codes._mapper.cache_clear()
+    codes._look.cache_clear()
+    named = group([Code("428.0", "icd9cm")], CodeRule(to="ccs"), kind="diagnosis", folder=Path())
+    unnamed = group([Code("42731"), Code("038")], CodeRule(to="ccs"), kind="diagnosis", folder=Path())
+    assert [g.label for g in (*named, *unnamed)] == ["CCS 108", "CCS 106", "CCS 2"]
+    assert set(systems) == {"icd9cm"}
+    assert codes._mapper.cache_info().currsize == 1  # ICD-9 to CCS alone
