@@ -143,11 +143,22 @@ def test_a_label_table_without_the_column_says_which_it_has(tmp_path: Path) -> N
     assert e.value.hint == "l.csv has patient_id, died: columns = {label = 'their_name'}"
 
 
-def test_a_file_that_is_not_utf8_is_refused_without_quoting_a_patient(tmp_path: Path) -> None:
-    (tmp_path / "e.csv").write_bytes((HEAD + "Meier,v,2020-01-01,drug,Aspirín\n").encode("latin-1"))
-    with pytest.raises(DataError, match=r"e\.csv: cannot be read") as e:
+@pytest.mark.parametrize("encoding", ["latin-1", "utf-16"])
+def test_latin1_and_utf16_are_recognised(tmp_path: Path, encoding: str) -> None:
+    rows = "Meier,v,2020-01-01,drug,Aspirín\nMeier,v,2020-01-01,diagnosis,4280\n"
+    (tmp_path / "e.csv").write_bytes((HEAD + rows).encode(encoding))
+    assert made(tmp_path, events="e.csv").site.counts().axes[1].labels == ("Aspirín",)
+
+
+def test_a_file_of_two_encodings_is_refused_without_quoting_a_patient(tmp_path: Path) -> None:
+    rows = "Meier,v,2020-01-01,drug,Aspirin\n" * 60_000 + "Meier,v,2020-01-01,drug,Aspirín\n"
+    (tmp_path / "e.csv").write_bytes((HEAD + rows).encode("latin-1"))
+    with pytest.raises(DataError, match="encoding") as e:
         made(tmp_path, events="e.csv")
     assert "Meier" not in str(e.value)
+    (tmp_path / "e.csv").write_bytes(b"\xfe\xff" + (HEAD + rows[:100]).encode("utf-16-be"))
+    with pytest.raises(DataError, match="encoding is UTF-16"):
+        made(tmp_path, events="e.csv")
 
 
 def test_codes_may_hold_anything_a_text_can(tmp_path: Path) -> None:

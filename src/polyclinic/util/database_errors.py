@@ -62,6 +62,8 @@ def advice(e: Error) -> str:
         return "a table or column is not named as this source expects"
     if isinstance(e, duckdb.ConversionException):
         return "a cell is not of the type that is asked of its column; read columns as text, then TRY_CAST"
+    if "Invalid unicode" in str(e):
+        return "the encoding of the file is not UTF-8 throughout: save it with the encoding UTF-8"
     return "check that the file is whole and of the named format"
 
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Final
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.records.engine import Connection, identifier, literal, note_skipped, reading, statement
 from polyclinic.records.sources.base import OpenedSource
+from polyclinic.records.sources.csv_files import csv_lines
 
 __all__ = ["open_source"]
 
@@ -29,12 +31,11 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         if not files:
             con.execute(f"CREATE OR REPLACE VIEW {identifier(view)} AS SELECT CAST(NULL AS JSON) AS json WHERE false")
             continue
-        literals = "[" + ", ".join(literal(str(p)) for p in files) + "]"
         try:
             with reading(", ".join(p.name for p in files)):
                 # Parsed once: every line is read again by no query.
                 table = identifier(f"read {kind}")
-                con.execute(f"CREATE OR REPLACE TABLE {table} AS {_lines(literals, node.skip_faulty)}")
+                con.execute(f"CREATE OR REPLACE TABLE {table} AS {_lines(files, node.skip_faulty)}")
                 if node.skip_faulty:
                     empty = con.execute(f"DELETE FROM {table} WHERE json IS NULL").fetchone()
                     note_skipped(con, f"lines of {kind} are no JSON", int(empty[0]) if empty else 0)
@@ -57,12 +58,8 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     )
 
 
-def _lines(files: str, skip_faulty: bool) -> str:
+def _lines(files: list[Path], skip_faulty: bool) -> str:
     """Query of the resources. A formal study reads lines of text, so that one that is no JSON is a row without value."""
-    if not skip_faulty:
-        return f"SELECT json FROM read_ndjson_objects({files})"
-    return (
-        f"SELECT TRY_CAST(line AS JSON) AS json FROM read_csv({files}, auto_detect = false, header = false, delim = '\x01', "
-        "quote = '', escape = '', columns = {'line': 'VARCHAR'}, strict_mode = false, store_rejects = true, "
-        "rejects_limit = 0, max_line_size = 16777216, parallel = false)"
-    )
+    if skip_faulty:
+        return f"SELECT TRY_CAST(line AS JSON) AS json FROM {csv_lines(files)}"
+    return f"SELECT json FROM read_ndjson_objects([{', '.join(literal(str(p)) for p in files)}])"

@@ -7,7 +7,6 @@ one ``.sql`` file serves every kind of database.
 
 from __future__ import annotations
 
-import csv
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Final
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError, MissingExtra
 from polyclinic.records.engine import Connection, identifier, literal, reading
+from polyclinic.records.sources.csv_files import csv_rows
 from polyclinic.records.sources.pushdown import Keys, Push
 
 if TYPE_CHECKING:
@@ -25,7 +25,6 @@ __all__ = ["SourceTable", "describe", "hash_of", "open_file", "open_tables", "qu
 
 CSV: Final = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET: Final = (".parquet", ".pq")
-DELIMITERS: Final = ",;\t|"
 
 
 @dataclass(frozen=True)
@@ -169,37 +168,8 @@ def _scan(con: Connection, paths: Sequence[Path], skip_faulty: bool, *, named: b
     if paths[0].name.lower().endswith(PARQUET):
         literals = ", ".join(literal(str(p)) for p in paths)
         return f"read_parquet([{literals}], union_by_name = true{', filename = true' if named else ''})"
-    scans = [_csv(con, p, skip_faulty, named) for p in paths]
+    scans = [csv_rows(con, p, skip_faulty=skip_faulty, named=named) for p in paths]
     return f"({' UNION ALL BY NAME '.join(f'SELECT * FROM {s}' for s in scans)})"
-
-
-def _csv(con: Connection, path: Path, skip_faulty: bool, named: bool) -> str:
-    """Relation of a CSV file whose header alone decides delimiter and columns: no row changes how another is read.
-
-    Everything is text: the code 0389 keeps its zero. Quotes are doubled in MIMIC-IV (mimic-code#1881).
-    """
-    file = literal(str(path))
-    row = con.execute(
-        f"SELECT line FROM read_csv({file}, auto_detect = false, header = false, delim = '\x01', quote = '', escape = '', "
-        "columns = {'line': 'VARCHAR'}, strict_mode = false, ignore_errors = true, parallel = false) LIMIT 1"
-    ).fetchone()
-    header = str(row[0]).removeprefix("\ufeff") if row else ""
-    delimiter = max(DELIMITERS, key=header.count)
-    columns: dict[str, str] = {}
-    for n, name in enumerate(next(csv.reader([header], delimiter=delimiter), [])):
-        name = name.strip() or f"column{n}"
-        columns[name if name not in columns else f"{name}_{n}"] = "VARCHAR"
-    types = ", ".join(f"{literal(c)}: 'VARCHAR'" for c in columns)
-    # A line that is too short, too long or no text is left out and counted, or refuses the file.
-    faults = (
-        "strict_mode = false, store_rejects = true, rejects_limit = 0, parallel = false"
-        if skip_faulty
-        else "strict_mode = true"
-    )
-    return (
-        f"read_csv({file}, auto_detect = false, header = true, delim = {literal(delimiter)}, quote = '\"', escape = '\"', "
-        f"columns = {{{types}}}, {faults}{', filename = true' if named else ''})"
-    )
 
 
 def make_view(

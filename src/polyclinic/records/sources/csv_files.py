@@ -1,0 +1,71 @@
+"""CSV files: delimiter and columns from the header, everything as text, no row decides how another is read."""
+
+from __future__ import annotations
+
+import csv
+import gzip
+from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
+from pathlib import Path
+from typing import Final
+
+from polyclinic.errors import DataError
+from polyclinic.records.engine import Connection, literal
+
+__all__ = ["csv_lines", "csv_rows"]
+
+DELIMITERS: Final = ",;\t|"
+SAMPLE: Final = 1 << 20  # bytes that are looked at for the encoding
+# A formal study leaves out a line that is too short, too long or no text, and counts it; any other refuses the file.
+SKIP: Final = "strict_mode = false, store_rejects = true, rejects_limit = 0, parallel = false"
+
+
+def csv_rows(con: Connection, path: Path, *, skip_faulty: bool, named: bool = False) -> str:
+    """Relation of a file's rows, all cells text: the code 0389 keeps its zero. ``named``: with the column ``filename``.
+
+    Quotes are doubled inside a cell, as in MIMIC-IV (mimic-code#1881).
+    """
+    encoding = _encoding(path, header_only=skip_faulty)
+    row = con.execute(f"SELECT line FROM {csv_lines([path], encoding)} LIMIT 1").fetchone()
+    header = str(row[0]).removeprefix("\ufeff") if row else ""
+    delimiter = max(DELIMITERS, key=header.count)
+    columns: list[str] = []
+    for n, name in enumerate(next(csv.reader([header], delimiter=delimiter), [])):
+        column = name.strip() or f"column{n}"
+        columns.append(column if column not in columns else f"{column}_{n}")
+    types = ", ".join(f"{literal(c)}: 'VARCHAR'" for c in columns)
+    return (
+        f"read_csv({literal(str(path))}, auto_detect = false, header = true, delim = {literal(delimiter)}, quote = '\"', "
+        f"escape = '\"', encoding = '{encoding}', columns = {{{types}}}, {SKIP if skip_faulty else 'strict_mode = true'}"
+        f"{', filename = true' if named else ''})"
+    )
+
+
+def csv_lines(paths: list[Path], encoding: str = "utf-8") -> str:
+    """Relation of the lines of text files: the column ``line``. A line that is no text or above 16 MB is left out."""
+    files = ", ".join(literal(str(p)) for p in paths)
+    return (
+        f"read_csv([{files}], auto_detect = false, header = false, delim = '\x01', quote = '', escape = '', "
+        f"encoding = '{encoding}', columns = {{'line': 'VARCHAR'}}, max_line_size = 16777216, {SKIP})"
+    )
+
+
+def _encoding(path: Path, *, header_only: bool) -> str:
+    """UTF-8, UTF-16 by its first bytes, or else Latin-1. A formal study looks at the header only."""
+    if path.name.lower().endswith(".zst"):
+        return "utf-8"
+    try:
+        with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
+            sample = file.read(SAMPLE)
+    except (OSError, EOFError) as e:
+        raise DataError(
+            f"{path}: cannot be read", faults=[str(e)], hint="is the file whole, and may it be read?"
+        ) from None
+    if sample.startswith(BOM_UTF16_BE):
+        raise DataError(f"{path}: the encoding is UTF-16 (big-endian)", hint="save the file with the encoding UTF-8")
+    if sample.startswith(BOM_UTF16_LE):
+        return "utf-16"
+    try:
+        getincrementaldecoder("utf-8")().decode(sample.partition(b"\n")[0] if header_only else sample)
+    except UnicodeDecodeError:
+        return "latin-1"
+    return "utf-8"
