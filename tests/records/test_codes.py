@@ -173,7 +173,12 @@ def test_codes_of_icd9_read_no_table_of_icd10(monkeypatch: pytest.MonkeyPatch) -
 
     systems: list[object] = []
     read = codes._names.__wrapped__
-    monkeypatch.setattr(codes, "_names", lambda system: systems.append(system) or read(system))
+
+    def note(system: str | None) -> dict[str, str]:
+        systems.append(system)
+        return dict(read(system))
+
+    monkeypatch.setattr(codes, "_names", note)
     codes._mapper.cache_clear()
     codes._look.cache_clear()
     named = group([Code("428.0", "icd9cm")], CodeRule(to="ccs"), kind="diagnosis", folder=Path())
