@@ -124,6 +124,21 @@ def test_functions_are_simple() -> None:
     assert HOUSE["complex_functions"]() == []
 
 
+def test_only_privacy_decides_what_is_formal_or_exact() -> None:
+    """Elsewhere one asks ``formal``, ``exact`` or ``noisy`` of :mod:`polyclinic.privacy.guarantee`, never ``privacy is None``."""
+    decides = ("privacy/", "methods/", "config/study.py")
+    asked = [
+        f"{name}:{node.lineno}"
+        for name, nodes in trees().items()
+        if not name.startswith(decides)
+        for node in nodes
+        if isinstance(node, ast.Compare)
+        and isinstance(node.ops[0], ast.Is | ast.IsNot)
+        and ast.unparse(node.left).rpartition(".")[2] in ("privacy", "asked_privacy")
+    ]
+    assert not asked
+
+
 def around_a_method(node: ast.ClassDef) -> bool:
     """Whether a class is the estimator of a method, whose name it bears: ``class TRIP(..., trip.TRIP)``."""
     return any(isinstance(base, ast.Attribute) and base.attr == node.name for base in node.bases)

@@ -105,6 +105,7 @@ def study(folder: Path, name: str, method: str, *, data: str = TENSOR, head: str
     if "[evaluate]" not in tail and "replicate" not in head:
         head = f"replicate = 0\n{head}"
     path.write_text(
-        f'[study]\nname = "{name}"\nseed = 3\n{head}\n{data}\n[method]\n{method}\n{tail}\n', encoding="utf-8"
+        f'[study]\nname = "{name}"\nseed = 3\npace = 0\nreading = 0\n{head}\n{data}\n[method]\n{method}\n{tail}\n',
+        encoding="utf-8",
     )
     return path

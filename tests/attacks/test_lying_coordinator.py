@@ -327,8 +327,12 @@ def test_restarts_and_other_numbers_give_no_fresh_noise(world: World) -> None:
 # ---- 20: refusals are words
 
 
-def test_no_refusal_quotes_anything(world: World, monkeypatch: pytest.MonkeyPatch) -> None:
-    order = world.order("words", DPEM.format("plain"), tail=PRIVACY)
+@pytest.mark.parametrize(("method", "tail"), [(SUMALS, ""), (DPEM.format("plain"), PRIVACY)], ids=["exact", "formal"])
+def test_no_answer_quotes_a_fault_of_the_records(
+    world: World, four: World, monkeypatch: pytest.MonkeyPatch, method: str, tail: str
+) -> None:
+    world = world if tail else four  # the first one's owners limit an epsilon: no exact study runs there
+    order = world.order(f"words-{method[8:12]}", method, tail=tail)
     evil = Evil(world, order)
     party = world.workers["east"].study.party
     secret = "0.123456789"
@@ -339,9 +343,12 @@ def test_no_refusal_quotes_anything(world: World, monkeypatch: pytest.MonkeyPatc
     monkeypatch.setattr(party.method, "contribute", broken)
     answers = [evil.step("east"), evil.step("east", number=3), world.ask(order, "east", what="nonsense")]
     answers.append(world.ask(order, "east", what="look", full=True))
-    assert (answers[0]["what"], answers[0]["stage"], answers[0]["why"]) == ("here", "refused", "declined")
+    if tail:  # a formal study: nobody's record is an answer
+        assert answers[0]["what"] == "letters"
+    else:
+        assert (answers[0]["what"], answers[0]["stage"], answers[0]["why"]) == ("here", "refused", "declined")
     for answer in answers:
         assert secret not in str(answer)
         assert "reasons" not in answer
     assert any(secret in str(e) for e in read_events(Path(world.sites["east"].events)))  # the owner reads it
-    assert not _charges(world, "east", order)
+    assert bool(_charges(world, "east", order)) == bool(tail)

@@ -57,7 +57,6 @@ def words_of_days(world: Records, start: date, end: date) -> dict[str, tuple[str
     return Transcript(world, world.order(f"from-{start}-to-{end}", DPEM, data=data, tail=tail)).words()
 
 
-@open_today("a hospital declines a formal study when nobody there fits the cohort")
 def test_transcript_of_a_formal_study_does_not_tell_when_a_patient_was_seen(tmp_path: Path) -> None:
     world = one_with_hiv(tmp_path, THREE)
     low, high = SECRET_DAY - timedelta(5), SECRET_DAY + timedelta(2)
@@ -70,7 +69,6 @@ def test_transcript_of_a_formal_study_does_not_tell_when_a_patient_was_seen(tmp_
     assert len({word for words in heard for word in words.values()}) == 1
 
 
-@open_today("after the owner's consent a hospital still declines when nobody fits the cohort")
 def test_transcript_after_consent_does_not_tell_who_has_a_patient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -89,7 +87,6 @@ def test_transcript_after_consent_does_not_tell_who_has_a_patient(
     assert len(set(words.values())) == 1, words
 
 
-@open_today("one value outside the levels of the order makes a hospital decline a formal study")
 def test_transcript_of_a_formal_study_does_not_tell_of_a_value_outside_the_levels(tmp_path: Path) -> None:
     rng = np.random.default_rng(5)
     tables: dict[str, dict[str, list[Row]]] = {}
@@ -106,7 +103,6 @@ def test_transcript_of_a_formal_study_does_not_tell_of_a_value_outside_the_level
     assert outcome is not None
 
 
-@open_today("the bound of a formal study is checked before the noise: over it a hospital declines")
 def test_transcript_of_a_formal_study_does_not_tell_a_statistic_of_one_hospital(tmp_path: Path) -> None:
     tables = {}
     for n, patients in zip(FOUR, (23, 21, 47, 25)):
@@ -126,7 +122,6 @@ def test_transcript_of_a_formal_study_does_not_tell_a_statistic_of_one_hospital(
     assert len(set(heard.values())) == 1, (low, heard)
 
 
-@open_today("an epsilon of a billion passes every rule for exact sums: a cohort of one patient a hospital runs")
 def test_transcript_of_a_study_with_a_vast_epsilon_does_not_tell_a_patient(tmp_path: Path) -> None:
     events = {n: visits(n, 40) + visit(f"{n}7", str(SECRET_DAY), "DR1", "DI2") for n in FOUR}
     events["a"] += visit("a7", str(SECRET_DAY), "DRART", "DIHIV")
@@ -255,7 +250,6 @@ def published(events: int) -> Any:
     return pc.evaluate(model, sites, what=["carriers", "outcome"], adjust=[]).outcome
 
 
-@open_today("the total of a margin is printed beside all but one of its cells")
 def test_transcript_of_a_published_table_does_not_give_a_hidden_count_by_subtraction() -> None:
     table = published(4)
     shown = [row[table.effects.columns.index("events")] for row in table.effects.rows]

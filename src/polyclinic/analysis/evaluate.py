@@ -35,6 +35,7 @@ from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import Card, make_card
 from polyclinic.privacy.card.release_history import ReleaseHistory
 from polyclinic.privacy.facts import MethodFacts
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.composition import Parallel
 from polyclinic.protocol.estimator import Configured
 from polyclinic.protocol.loop import RunOptions, run
@@ -95,7 +96,7 @@ class AnalysisPlan:
         """The acts, in their order; ``others``: models of other ranks, of everybody or of two halves."""
         common: dict[str, Any] = {"model": placer, "key": self.key, "seed": self.seed, "aggregation": self.aggregation}
         covariates = chosen(self.adjust, self.variables)
-        if self.privacy is not None:
+        if noisy(self.privacy):
             return [PrivateFindings(**common, **self._paid(covariates))]
         out: list[Analysis] = []
         if "carriers" in self.what:
@@ -256,7 +257,7 @@ def evaluate(
     if isinstance(model, Replication):
         table, halves, model = model.table, model.halves, model.model
     settings = {"key": key, "seed": seed, "aggregation": aggregation, "minimum": minimum}
-    if privacy is not None:
+    if noisy(privacy):
         settings |= {"privacy": privacy, "max_carried": max_carried, "planning_size": planning_size, "rate": rate}
     plan = plan_for(sites, what, adjust, **settings)
     acts = plan.acts(Projector.of(model), [Projector.of(h) for h in halves])

@@ -36,6 +36,7 @@ from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import Card, make_card
 from polyclinic.privacy.facts import MethodFacts
+from polyclinic.privacy.guarantee import formal
 from polyclinic.protocol.composition import Parallel, Sequential
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Arrays, Method, Schema
@@ -113,7 +114,7 @@ class StudyPipeline(Sequential):
         What comes back is told by sums of products of scores, as the fit's own sums are, and of this run's own factors: no
         table whose difference from another run's is a patient.
         """
-        return self.asked is None and bool(self.plan.what)
+        return not formal(self.asked) and bool(self.plan.what)
 
     # ---- the acts, made of the fit's public outcome
 

@@ -16,6 +16,7 @@ from polyclinic.privacy.accounting.accountant import gaussian_mu
 from polyclinic.privacy.accounting.charge import events_for
 from polyclinic.privacy.accounting.mechanisms import Noise
 from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Contribution, Method, Step, Total, seeds
 from polyclinic.protocol.loop import Simulation
@@ -122,7 +123,7 @@ def audit(
         ``.passed``, ``.verdict``, the lower bound beside the ledger's epsilon, and mu beside the ledger's.
     """
     privacy = method.params.privacy
-    if privacy is None or privacy.level != "patient" or method.needs != "tensor":
+    if not noisy(privacy) or privacy.level != "patient" or method.needs != "tensor":
         raise ConfigError(
             f"{type(method).__name__} promises no patient-level privacy of tensors, so there is nothing to audit",
             hint="audit a method with privacy=pc.Privacy(epsilon), such as pc.DPEM",

@@ -50,6 +50,18 @@ class StudyRule(TomlSection):
         description="Sites that must answer a round; default: all. Between hosts more than half; secure sums: at least (n + 1)//2 + 1, and 3.",
     )
     deadline: float = Field(600.0, gt=0, description="Seconds a round waits for a site.")
+    pace: float = Field(
+        5.0,
+        ge=0,
+        le=15,
+        description="Formal studies between hosts: a site answers at multiples of so many seconds, or says that it is busy; 0: at once.",
+    )
+    reading: float = Field(
+        600.0,
+        ge=0,
+        le=86_400,
+        description="Formal studies between hosts: seconds from the owner's agreement until a site says that it is ready; 0: at once.",
+    )
     key: str = Field("", max_length=200, description="Of the patients' halves; public, fixed before data are read.")
     replicate: int | None = Field(
         None,

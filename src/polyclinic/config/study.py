@@ -86,7 +86,7 @@ class Study(TomlFile):
     >>> Study.parse({"study": {"name": "icu", "sead": 1}})
     Traceback (most recent call last):
     polyclinic.errors.ConfigError: [PC200] study: wrong study file
-      - study.sead: unknown key; did you mean 'seed'? known: deadline, description, key, name, quorum, replicate, seed
+      - study.sead: unknown key; did you mean 'seed'? known: deadline, description, key, name, pace, quorum, reading, replicate, seed
       what to do: correct every line above; docs/reference/files.md lists all keys
     """
 
@@ -164,6 +164,11 @@ class Study(TomlFile):
         if self.tensor is None:
             raise ConfigError(f"study {self.name!r} has no [tensor] section", hint='add [tensor] modes = ["drug", ...]')
         return self.tensor
+
+    @property
+    def minimum_patients(self) -> int:
+        """Patients that a code must have at a site; 1 with ``[privacy]``, where counting them would be one more release."""
+        return self.rule().minimum_patients if self.privacy is None else 1
 
     def chosen(self) -> MethodRule:
         """The ``[method]`` section, or an error that says that it is needed."""

@@ -23,7 +23,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
 from polyclinic import __version__
 from polyclinic.config import Study, TimeRule
+from polyclinic.config.sections import PrivacyAsked, StudyRule
 from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
+from polyclinic.privacy.guarantee import formal, noisy
 from polyclinic.protocol.aggregators import facts_of
 from polyclinic.protocol.interfaces import COORDINATOR, Roster, least_threshold
 from polyclinic.protocol.wire.sealed import Identity, digest
@@ -92,6 +94,31 @@ class StudyOrder:
         """Modes without a public list of codes."""
         rule = self.study.get("tensor") or {}
         return tuple(m for m in rule.get("modes", ()) if m not in rule.get("vocabulary", {}))
+
+    @property
+    def listed(self) -> bool:
+        """Whether every code or column is on a public list."""
+        return not self.unlisted if self.study.get("tensor") is not None else self.columns is not None
+
+    @property
+    def formal(self) -> bool:
+        """Whether the study claims a patient-level theorem: then its messages do not depend on records."""
+        asked = self.study.get("privacy")
+        return formal(PrivacyAsked.model_validate(asked) if asked else None, listed=self.listed)
+
+    def _seconds(self, key: str) -> float:
+        rule = StudyRule.model_validate({"name": "any", **self.study.get("study", {})})
+        return float(getattr(rule, key)) if self.formal else 0.0
+
+    @property
+    def pace(self) -> float:
+        """Seconds between the times at which a site may answer; 0: at once."""
+        return self._seconds("pace")
+
+    @property
+    def reading(self) -> float:
+        """Seconds from an owner's agreement until the site says that it is ready; 0: at once."""
+        return self._seconds("reading")
 
     @property
     def alignment(self) -> str | None:
@@ -245,7 +272,7 @@ def _carried(study: Study) -> tuple[dict[str, object], dict[str, str]]:
                 f"study {study.name!r}: no public vocabulary of {', '.join(missing)}",
                 hint="[tensor] vocabulary = {mode = 'codes.csv'}; or alignment = 'ring': the sites agree on codes in secret",
             )
-        if missing and study.privacy is not None:
+        if missing and noisy(study.privacy):
             raise ConfigError(
                 f"study {study.name!r}: alignment = {how!r} with [privacy]",
                 hint="which codes occur at a site is data, too, and no bound covers it: give public lists",

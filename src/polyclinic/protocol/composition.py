@@ -14,6 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.interfaces import Arrays, Contribution, Method, MethodFacts, Schema, Step, Total, seeds
 from polyclinic.protocol.params import Params
 from polyclinic.protocol.patient_halves import Taken
@@ -28,7 +29,7 @@ class OnHalf(Method[Params, object, object]):
 
     def __init__(self, method: Method, key: str, *, half: int, halving: int = 0) -> None:
         self.method, self.taken = method, Taken(key, halving, half)
-        self.params, self.facts = method.params, method.facts  # type: ignore[misc]
+        self.params, self.facts, self.additive = method.params, method.facts, method.additive  # type: ignore[misc]
         self.name, self.version, self.needs, self.exact = method.name, method.version, method.needs, method.exact  # type: ignore[misc]
         self.Public, self.Private = method.Public, method.Private  # type: ignore[misc]
 
@@ -103,7 +104,7 @@ class Parallel(Method[Params, object, object]):
             if m.params.aggregation != parts[0].params.aggregation
         ]
         faults += [f"{m.name} needs {m.needs}, the first {parts[0].needs}" for m in parts if m.needs != parts[0].needs]
-        if not disjoint and len(parts) > 1 and any(m.params.privacy is not None for m in parts):
+        if not disjoint and len(parts) > 1 and any(noisy(m.params.privacy) for m in parts):
             faults.append("with privacy every part would have to be paid for: one method a study, or halves")
         if faults:
             raise ConfigError("these methods cannot run side by side", faults=faults)
@@ -113,6 +114,7 @@ class Parallel(Method[Params, object, object]):
         self.parts, self.disjoint = tuple(parts), disjoint
         self.params, self.needs = parts[0].params, parts[0].needs  # type: ignore[misc]
         self.facts = MethodFacts.joined([m.facts for m in parts])  # type: ignore[misc]
+        self.additive = all(m.additive for m in parts)  # type: ignore[misc]
         if name is not None:
             self.name = name  # type: ignore[misc]
         exact = [m.exact for m in parts]
@@ -285,6 +287,7 @@ class Sequential(Method[Params, _Both, _Own]):
         self.first, self.second, self.facts = first, second, first.facts  # type: ignore[misc]
         self.params, self.needs, self.name, self.version = first.params, first.needs, first.name, first.version  # type: ignore[misc]
         self._made: tuple[object, Method] | None = None
+        self.additive = first.additive  # type: ignore[misc]
         self.Public = make_dataclass(  # type: ignore[misc]
             "ThenPublic",
             [

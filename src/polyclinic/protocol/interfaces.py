@@ -85,6 +85,8 @@ class Method(ABC, Generic[P, Pub, Pri]):
     """Relative tolerance to which several sites give the model of one site with all patients; None: they do not."""
     facts: ClassVar[MethodFacts] = MethodFacts()
     """What is known about it, for cards and reviews; without facts they say that no attack was studied."""
+    additive: ClassVar[bool] = False
+    """Whether a contribution with noise is a sum over patients, bit for bit, and remembers none: then one bad record costs one patient."""
     slack: ClassVar[float] = 2.0**-30
     """By how much one ``combine`` may differ between unlike processors, relative to an array's largest entry."""
     Params: ClassVar[type[Params]]

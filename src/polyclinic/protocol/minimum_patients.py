@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.privacy.facts import KnownAttack, StepMeaning
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Arrays, Contribution, Method, MethodFacts, Schema, Step, Total, seeds
 from polyclinic.protocol.outcome import Outcome
@@ -104,7 +105,7 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
     """
 
     def __init__(self, method: Estimator, minimum: int, modes: tuple[str, ...] = ()) -> None:
-        if method.needs != "tensor" or method.params.privacy is not None:
+        if method.needs != "tensor" or noisy(method.params.privacy):
             raise ConfigError(
                 f"{method.name}: a floor counts the patients of every code; not of features, and not under [privacy]"
             )

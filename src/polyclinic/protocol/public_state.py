@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import MessageRefused, ProtocolMismatch
 from polyclinic.privacy.accounting.accountant import gaussian_mu
 from polyclinic.privacy.accounting.noise_grid import on_grid
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.interfaces import Aggregator, Method, Release, Roster, Schema, Step, Total, seeds
 from polyclinic.protocol.outcome import Figures, History, Progress
 from polyclinic.protocol.wire import encoding as wire
@@ -59,7 +60,7 @@ class PublicState:
         if step is None:
             return None
         privacy = self.method.params.privacy
-        if privacy is not None:
+        if noisy(privacy):
             step = replace(step, sites_per_patient=max(step.sites_per_patient, privacy.max_sites_per_patient))
         return on_grid(step, self.share)
 

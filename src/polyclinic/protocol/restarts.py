@@ -64,7 +64,7 @@ class Restarts(Method[Params, _Begun, _Own]):
         self.parts = (method, *later)
         self.params = method.params.model_copy(update={"n_starts": 1})
         self.name, self.version, self.needs, self.slack = method.name, method.version, method.needs, method.slack  # type: ignore[misc]
-        self.facts, self.exact = method.facts, method.exact  # type: ignore[misc]
+        self.facts, self.exact, self.additive = method.facts, method.exact, method.additive  # type: ignore[misc]
         states = [(f"q{i}", method.Public | None, field(default=None)) for i in range(n)]
         own = [(f"q{i}", method.Private | None, field(default=None)) for i in range(n)]
         common = [("shape", tuple[int, ...]), ("sites", tuple[str, ...]), ("began", tuple[int, ...]), ("round", int)]

@@ -28,6 +28,19 @@ class SiteParty:
 
     def contribute(self, step: Step, public: object, roster: Roster, number: int = -1) -> Contribution:
         """Compute the site's part of a sum and pass it through the door; kept once :meth:`commit` is called."""
+        mine = self._own(step, public)
+        return self.door.release(
+            step,
+            mine,
+            share=self.adder.noise_share(roster),
+            attempt=roster.attempt,
+            number=number,
+            by=self.adder.facts,
+            also=self.adder.leakage(roster, step),
+        )
+
+    def _own(self, step: Step, public: object) -> Contribution:
+        """Compute the site's part, without noise. Refuse values that the step did not announce."""
         if self.private is None:
             self.open(public)
         rng = seeds(self.method.params.seed, self.site.name, step.round, step.name)
@@ -47,15 +60,7 @@ class SiteParty:
                     f"announced was at most {step.bound:.3g})",
                     hint=self.method.divergence_hint(self.site, public),
                 )
-        return self.door.release(
-            step,
-            mine,
-            share=self.adder.noise_share(roster),
-            attempt=roster.attempt,
-            number=number,
-            by=self.adder.facts,
-            also=self.adder.leakage(roster, step),
-        )
+        return mine
 
     def side(self, step: Step, public: object, roster: Roster) -> Exchange:
         """The site's mailbox for one sum."""

@@ -156,7 +156,7 @@ def read_sites(study: Study) -> Sites:
     if _is_matrix(study):
         return Sites(one_order(all_sites))
     # Under [privacy] a floor counted from the data would itself have to be paid for.
-    minimum = 1 if study.privacy is not None else study.rule().minimum_patients
+    minimum = study.minimum_patients
     out = floor([_distinct(s) for s in all_sites], minimum)
     flow = [*added(tables), Attrition("have codes together", together, 0)] if minimum > 1 else added(tables)
     last = Attrition("code rules", sum(s.patients for s in out), 0)

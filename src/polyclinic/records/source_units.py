@@ -80,7 +80,7 @@ def tensors_by_unit(
 def units_of(con: Connection, study: Study, vocabulary: Vocabulary, least: int) -> Units:
     """Divide, apply the floor and join as a simulation does; what that refuses, this refuses with the same words."""
     rule = study.sites
-    minimum = 1 if study.privacy is not None else study.rule().minimum_patients
+    minimum = study.minimum_patients
     sites = floor([Site(name, t) for name, t in tensors_by_unit(con, study, vocabulary)[0]], minimum)
     least = (rule.min_patients if rule is not None else None) or least
     small = tuple(sorted(s.name for s in sites if s.patients < least))

@@ -25,6 +25,7 @@ from polyclinic.config.evaluate import EvaluateRule
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.protocol.composition import Parallel
 from polyclinic.protocol.estimator import Estimator
@@ -72,7 +73,7 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
         ranks=tuple(sorted(set(rule.ranks))),
         modes=2 if study.tensor is None else len(study.tensor.axes),
         sites=max(len(study.nodes()), 3),
-        **({} if study.evaluate is None or study.privacy is None else _priced(rule)),
+        **({} if study.evaluate is None or not noisy(study.privacy) else _priced(rule)),
     )
 
 
@@ -141,7 +142,7 @@ def whole(study: Study, method: Estimator) -> StudyPipeline:
 def replication_words(study: Study) -> str:
     """On how many halves a study is fitted, at what cost, and with a formal guarantee whether it asks what holds together."""
     halved = halvings(study)
-    if study.privacy is None or not halved.number:
+    if not noisy(study.privacy) or not halved.number:
         return halved.words
     from polyclinic.studies.registry import make
 
@@ -167,7 +168,7 @@ def as_begun(study: Study, method: Any, began: Mapping[str, Any]) -> Any:
 
 def forecast_for(study: Study, model: object = None) -> Table:
     """How far off a study's findings will be under its epsilon, before anything is read: of its own fit, or of a stored model."""
-    if study.privacy is None:
+    if not noisy(study.privacy):
         raise ConfigError(f"study {study.name!r} has no [privacy]: its findings are exact", hint="drop --plan")
     plan = plan_of(
         study, aggregation=str(study.chosen().parameters.get("aggregation", "plain")) if study.method else "plain"
@@ -194,7 +195,7 @@ def run_acts(
 ) -> Findings:
     """Acts alone, of a model that is there: of a central method, or stored. With ``[privacy]`` all of it pays for them."""
     plan = plan_of(study, minimum=minimum, aggregation=aggregation)
-    if study.privacy is not None:
+    if noisy(study.privacy):
         plan = replace(plan, privacy=Privacy(**study.privacy.model_dump(exclude_none=True)), part=1.0)
     acts = plan.acts(Projector.of(model), [Projector.of(h) for h in halves])
     ladder = Parallel(acts, name="evaluate")

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from polyclinic.config import Study
 from polyclinic.methods.factorization import FederatedFactorization
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import kind_of
 from polyclinic.protocol.interfaces import Method
 from polyclinic.studies.registry import find
@@ -43,7 +44,7 @@ def halvings(study: Study) -> Halvings:
     if said is None and (reason := _should_not(study)):
         return Halvings(0, reason)
     number = 1 if said is None else said
-    if study.privacy is not None:
+    if noisy(study.privacy):
         return Halvings(number, PAID)
     fits = "two halves" if number == 1 else f"{2 * number} halves"
     return Halvings(
@@ -54,7 +55,7 @@ def halvings(study: Study) -> Halvings:
 
 def _should_not(study: Study) -> str:
     """Why a study that does not say should have no halves; empty: it should."""
-    if study.privacy is not None:
+    if noisy(study.privacy):
         return (
             "with [privacy] each half has half of the patients for the same budget; [study] replicate = 1 asks for it"
         )

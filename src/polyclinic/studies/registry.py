@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any, Final, cast
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean, locate, plugged
+from polyclinic.privacy.guarantee import noisy
 
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
@@ -139,7 +140,7 @@ def _floored(study: Study, method: Any) -> object:
     rule = study.tensor
     if rule is None or method.needs != "tensor" or rule.minimum_patients <= 1:
         return method
-    if study.privacy is not None or not by_name(method.params.aggregation).adds:
+    if noisy(study.privacy) or not by_name(method.params.aggregation).adds:
         return method
     return MinimumPatients(method, rule.minimum_patients, rule.axes)
 
@@ -150,7 +151,7 @@ def _made(study: Study, cls: type[object]) -> Any:
     if "seed" in values:
         raise ConfigError("method.seed: the seed belongs in [study]", hint="move it there")
     values["seed"] = study.seed
-    if study.privacy is not None:
+    if noisy(study.privacy):
         from polyclinic.privacy.accounting.budget import Privacy
 
         values["privacy"] = Privacy(**study.privacy.model_dump(exclude_none=True))

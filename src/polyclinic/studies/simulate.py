@@ -28,6 +28,7 @@ from polyclinic.plugins import next_door, plugged
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import kind_of
 from polyclinic.protocol.estimator import Configured, Estimator
 from polyclinic.protocol.interfaces import Method
@@ -154,7 +155,7 @@ def _write_study(folder: RunFolder, study: Study, method: object, who: Gathered)
     }
     if who.joined or who.skipped:
         about["small"] = who.to_json()
-    if who.sites.attrition and study.privacy is None:
+    if who.sites.attrition and not noisy(study.privacy):
         about |= _shown_flow(who, study)
     folder.write_json(folder.study, about)
     if who.steps:
@@ -370,7 +371,7 @@ def write_counts(
     flags = {f"few{n}": f for n, f in enumerate(found.few, start=1)}
     flags |= {f"held{n}": f for n, f in enumerate(found.held, start=1)}
     folder.write_arrays(folder.path / "presence.npz", flags)
-    if study.privacy is not None and study.evaluate is not None:
+    if noisy(study.privacy) and study.evaluate is not None:
         return found  # the outcome was paid for; an exact one beside it would undo that
     asked = _outcome_of(study) if any(s.labels is not None for s in sites) or study.labels is not None else None
     outcome = associate(model, sites, seed=study.seed, minimum=minimum, outcome=asked, held=held)
@@ -395,6 +396,5 @@ def _outcome_of(study: Study) -> str:
         return study.labels.words()
     if study.data is not None:
         return study.data.words()
-    given = study.inline()
-    columns = {n.source.label for n in ((given,) if given is not None else study.nodes())}
+    columns = {n.source.label for n in ([study.inline()] if study.inline() else study.nodes()) if n is not None}
     return next((c.replace("_", " ") for c in columns if c), "outcome") if study.labels else "mortality"

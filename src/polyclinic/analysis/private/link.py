@@ -42,6 +42,7 @@ from polyclinic.analysis.statistics.designs import presence_by_mode
 from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import facts_of
 from polyclinic.protocol.composition import Sequential
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
@@ -106,6 +107,7 @@ class PrivateLink(Analysis):
     """Whether a phenotype's modes belong together, among patients that did not make it, for a part of the fit's budget."""
 
     name = "paid link"
+    additive = True
     facts = MethodFacts(
         formal=True,
         attacks=(),
@@ -139,7 +141,7 @@ class PrivateLink(Analysis):
         p = self.params
         if public.done:
             return None
-        assert p.privacy is not None
+        assert noisy(p.privacy)
         multiplier = calibrate(p.privacy.epsilon, p.privacy.delta, shares=(p.part,))[0]
         shapes = {x.name: x.shape for x in self.parts}
         return Step(1, "link", shapes, bound=PATIENTS, sensitivity=1.0, multiplier=multiplier, grid=GRID, counts=False)
@@ -247,7 +249,7 @@ def reach(privacy: Privacy, patients: int | None, modes: int, rank: int | None, 
 def bought(method: Any, modes: int, sites: int) -> bool:
     """Whether a fit on halves with privacy pays for the link: a function of public numbers, the same at every party."""
     p = method.params
-    if p.privacy is None or p.privacy.level != "patient" or "planning_size" not in type(p).model_fields:
+    if not noisy(p.privacy) or p.privacy.level != "patient" or "planning_size" not in type(p).model_fields:
         return False
     seen_singly = facts_of(p.aggregation).reveals == "each"
     return reach(p.privacy, p.planning_size, modes, p.rank, sites if seen_singly else 1) >= LEAST

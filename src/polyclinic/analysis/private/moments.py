@@ -26,6 +26,7 @@ from polyclinic.analysis.projection import Covariates, Variable
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import facts_of
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total, seeds
 from polyclinic.records.sites.site import Site
@@ -86,6 +87,7 @@ class PrivateFindings(Analysis):
     """Carriers, Table 1, odds ratios, AUC, curves and completion under one epsilon."""
 
     name = "paid"
+    additive = True
     facts = MethodFacts(
         formal=True,
         attacks=(),
@@ -109,8 +111,8 @@ class PrivateFindings(Analysis):
     def __init__(self, **params: object) -> None:
         super().__init__(**params)
         p = self.params
-        if p.privacy is None or p.privacy.level != "patient":
-            problem = "no privacy" if p.privacy is None else f"level {p.privacy.level!r}"
+        if not noisy(p.privacy) or p.privacy.level != "patient":
+            problem = "no privacy" if not noisy(p.privacy) else f"level {p.privacy.level!r}"
             raise ConfigError(
                 f"findings protect patients, and this asks for {problem}",
                 hint='pc.Privacy(epsilon) with level="patient"',
@@ -126,7 +128,7 @@ class PrivateFindings(Analysis):
     def asked(self, sites: int) -> Asked:
         """What is asked, in public numbers."""
         p, variables = self.params, self.covariates.variables
-        assert p.privacy is not None
+        assert noisy(p.privacy)
         seen_singly = facts_of(p.aggregation).reveals == "each"
         return Asked(
             p.privacy,
@@ -170,7 +172,7 @@ class PrivateFindings(Analysis):
             return None
         if public.stage == "size":
             p = self.params
-            assert p.privacy is not None
+            assert noisy(p.privacy)
             m = calibrate(p.privacy.epsilon, p.privacy.delta, shares=(p.part * SIZE,))[0]
             return self._step(public, "size", {"n": (1,)}, m)
         spending = self.spending(public)

@@ -25,6 +25,7 @@ from polyclinic.analysis.replication.replicate_fits import KEY, ReplicateFits
 from polyclinic.analysis.replication.splits import Splits, accepted
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.card.card import make_card
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.composition import Parallel
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Method, Schema
@@ -218,9 +219,9 @@ def replicate(
     4
     """
     comparable(method)
-    if control and method.params.privacy is not None:
+    if control and noisy(method.params.privacy):
         raise ConfigError("a control would be paid for like the fit itself", hint="control=False with privacy")
-    if folds and method.params.privacy is not None:
+    if folds and noisy(method.params.privacy):
         return _private(method, sites, folds, key, leave_out, options)
     rungs = ReplicateFits(method.with_params(), key, folds)
     outcome = run(rungs, sites, **options)
@@ -289,7 +290,7 @@ def elsewhere(model: Any, method: Any, sites: Sequence[Site], others: Sequence[S
     """
     if len(sites) < 2:
         raise ConfigError("one hospital cannot be left out of one", hint="leave_out=False")
-    if method.params.privacy is not None:
+    if noisy(method.params.privacy):
         raise ConfigError("a fit without each hospital would have to be paid for", hint="leave_out=False with privacy")
     rank = model.factors_[0].shape[1]
     other_starts = [_alike(model, f, rank) for f in others]

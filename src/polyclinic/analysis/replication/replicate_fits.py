@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from polyclinic.errors import ConfigError
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.composition import Parallel, half_method
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Method
@@ -33,7 +34,7 @@ class ReplicateFits(Parallel):
         if not isinstance(method, Estimator) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"a {type(method).__name__} has no phenotypes to replicate", hint="e.g. pc.TRIP(rank=10)")
         self.method, self.key, self.folds = method, key, folds
-        private = method.params.privacy is not None
+        private = noisy(method.params.privacy)
         if private and folds > 1:
             raise ConfigError(f"{folds} halvings with privacy: each would have to be paid for", hint="folds=1")
         starts = method.params.starts

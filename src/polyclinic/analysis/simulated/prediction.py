@@ -10,6 +10,7 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.interfaces import ordered, seeds
 from polyclinic.records.sites.site import Site, Sites, truth_of
 
@@ -153,7 +154,7 @@ def outcome_auc(
     train, test = split(sites, share, seed)
     fitted = model
     if fit:  # how sums are taken changes no model, but for the noise that sites must add
-        cheap = {} if model.params.privacy is not None else {"aggregation": "plain"}
+        cheap = {} if noisy(model.params.privacy) else {"aggregation": "plain"}
         fitted = model.with_params(**cheap).fit(train)
     a = np.concatenate([fitted.transform(s) for s in train])
     b = np.concatenate([fitted.transform(s) for s in test])

@@ -21,6 +21,7 @@ from polyclinic.methods.mixtures.private_statistics import bounded, patient_rows
 from polyclinic.methods.mixtures.statistics import expect
 from polyclinic.methods.moments.moments import in_ball
 from polyclinic.models.mixtures.gaussian import Array, Mixture
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.interfaces import Step, Total
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
@@ -83,7 +84,7 @@ def watch(sites: Sequence[Site], honest: Collection[str], **params: Any) -> list
     corrupt = [s.matrix() for s in sites if s.name not in set(honest)]
     views = []
     for public, arrays in method.__dict__["seen"]:
-        if method.params.privacy is None:
+        if not noisy(method.params.privacy):
             total = unscaled(arrays, public.moments.unit, method.params.covariance_type, 1.0)
             sums = np.concatenate([total.a, total.b.ravel(), total.C.ravel()])
             own = sum((_exact(x, public.mixture) for x in corrupt), np.zeros(len(sums)))
@@ -91,7 +92,7 @@ def watch(sites: Sequence[Site], honest: Collection[str], **params: Any) -> list
             sums = np.concatenate([arrays[n].ravel() for n in ("a", "b", "C")])
             parts = [bounded(in_ball(x, method._center(x.shape[1]), method._radius), public.mixture) for x in corrupt]
             own = sum((np.concatenate([p[n].ravel() for n in ("a", "b", "C")]) for p in parts), np.zeros(len(sums)))
-        views.append(AttackerView(public.mixture, sums - own, method.params.privacy is not None))
+        views.append(AttackerView(public.mixture, sums - own, noisy(method.params.privacy)))
     return views
 
 

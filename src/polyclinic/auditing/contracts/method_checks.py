@@ -12,11 +12,13 @@ from typing import Any, Final, Unpack
 
 import numpy as np
 
+from polyclinic.auditing.contracts.additive import check_additive
 from polyclinic.auditing.contracts.result import Battery, BatteryPart, Skip, example_sites
 from polyclinic.auditing.contracts.same_bits import arrays_in, bits_of, near
 from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
 from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Message, Method, MethodFacts, Step, seeds
@@ -59,7 +61,7 @@ class Checks:
 
     @property
     def private(self) -> bool:
-        return self.method.params.privacy is not None
+        return noisy(self.method.params.privacy)
 
     def twin_part(self) -> None:
         """noise off, several sites give the model of all patients in one place"""
@@ -107,8 +109,7 @@ class Checks:
             raise Skip("no privacy is asked for")
         from polyclinic.privacy.policy.policy import Policy
 
-        privacy = self.method.params.privacy
-        fold = self.fold()
+        privacy, fold = self.method.params.privacy, self.fold()
         fold.run()
         spent = [p.door.ledger.epsilon(privacy.delta) for p in fold.parties.values()]
         assert max(spent) <= privacy.epsilon * 1.001, f"spent {max(spent):.4f}, asked for {privacy.epsilon}"
@@ -118,6 +119,12 @@ class Checks:
         except PolicyRefusal:
             return
         raise AssertionError("a policy of half the budget did not stop the run")
+
+    def additive_part(self) -> None:
+        """a contribution with noise is the sum of those of two groups of patients, bit for bit: one bad record costs one patient"""
+        if not (self.private and self.method.additive):
+            raise Skip("no privacy is asked for, or the method does not declare it")
+        check_additive(self.method, self.sites[0], self.fold())
 
     def resume_part(self) -> None:
         """restoring a checkpoint of any round gives the same outcome"""
@@ -169,7 +176,7 @@ class Checks:
         first = self.sites[0]
         odd = [*self.sites[1:], first.take([0])]
         if self.method.needs == "tensor":
-            odd.append(replace_name(first.take(np.arange(0)), "empty"))
+            odd.append(replace(first.take(np.arange(0)), name="empty"))
         try:
             outcome = self.run(odd)
         except PolyclinicError as e:
@@ -324,16 +331,11 @@ class Checks:
         assert not other and here.keys() == away.keys(), f"{', '.join(other)} differ without the sites' private states"
 
 
-def replace_name(site: Site, name: str) -> Site:
-    """The same data under another name."""
-    return replace(site, name=name)
-
-
 PARTS: Final = tuple(
     BatteryCheck(name, str(part.__doc__), part)
     for name in (
         *("twin", "order", "seed", "releases", "budget", "resume", "silent", "wire", "degenerate", "axes", "sums"),
-        *("retry", "return", "facts", "fit", "save", "pickle", "publish", "starts"),
+        *("retry", "return", "facts", "fit", "save", "pickle", "publish", "starts", "additive"),
     )
     for part in (getattr(Checks, f"{name}_part"),)
 )

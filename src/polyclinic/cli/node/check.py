@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyclinic.cli.console import Json, say
+from polyclinic.privacy.guarantee import noisy
 
 if TYPE_CHECKING:
     from polyclinic.config import Study
@@ -38,7 +39,7 @@ def command(
     if asked is not None and asked.method is not None:
         wrong += _method(asked)
     found = check_node(read, asked, limits=limits)
-    if asked is not None and asked.privacy is not None and asked.evaluate is not None and not wrong:
+    if asked is not None and noisy(asked.privacy) and asked.evaluate is not None and not wrong:
         found.findings.extend(_forecast(asked))
     faults = [*wrong, *found.faults]
     code = max(found.exit_code, ConfigError.exit_code if wrong else 0)

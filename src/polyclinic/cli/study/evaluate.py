@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyclinic.cli.console import Json, busy, say
+from polyclinic.privacy.guarantee import noisy
 
 if TYPE_CHECKING:
     from polyclinic.analysis.findings import Findings
@@ -68,13 +69,13 @@ def _evaluated(run: RunFolder, asked: Study, model: Learned, *, quiet: bool) -> 
     sites, run_id, nodes = who.sites, token_hex(16), asked.nodes()
     owners = owners_of(asked, sites, who.joined)
     name, parameters = ("evaluate", {}) if asked.method is None else (asked.method.name, asked.method.parameters)
-    privacy = None if asked.privacy is None else Privacy(**asked.privacy.model_dump(exclude_none=True))
+    privacy = None if not noisy(asked.privacy) else Privacy(**asked.privacy.model_dump(exclude_none=True))
     gates = {}
     for s in sites:
         payers = payers_of(owners, s.name, run_id)
         gates[s.name] = door_in_process(s.name, asked.name, run.ledgers, payers, run=f"{run_id}-{s.name}")
         gates[s.name].admit(asked.name, name, privacy, [x.name for x in sites], s.patients)
-    if privacy is None:
+    if not noisy(privacy):
         _agree_on_people(asked, sites, owners, run_id)
     with busy("evaluating", quiet=quiet):
         minimum = max([11, *(policy_of(n).min_cell for n in nodes)])

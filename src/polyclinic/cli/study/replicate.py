@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from polyclinic.cli.console import Json, busy, say
+from polyclinic.privacy.guarantee import noisy
 
 
 def command(
@@ -27,7 +28,7 @@ def command(
     from polyclinic.studies.simulate import sites_of
 
     asked = read_study(study)
-    if asked.privacy is not None:
+    if noisy(asked.privacy):
         raise ConfigError(
             f"study {asked.name!r} has [privacy]: a control would have to be paid for",
             hint="run the study itself; [study] replicate = 1 pays once for both halves",

@@ -62,6 +62,7 @@ class DPEM(FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate]):
 
     name = "dpem"
     facts = known.DPEM
+    additive = True
     exact = 1e-6  # the model is bit-equal; the objective is rounded to the grid at every site
     Params = DPEMParams
     Public = DPEMPublic

@@ -65,6 +65,7 @@ class LatentClass(PhaseDispatch[ClassPublic, ClassPrivate], FittedClasses):
     name = "latentclass"
     version = 2
     facts = FACTS
+    additive = True  # with privacy
     needs = "features"
     exact = 1e-6
     Params = LatentClassParams

@@ -69,6 +69,7 @@ class GaussianMixture(WithMoments[MixturePublic, Nothing], FittedMixture[Mixture
     name = "mixture"
     version = 2
     facts = FACTS
+    additive = True  # with privacy
     needs = "features"
     exact = 1e-6
     Params = MixtureParams

@@ -139,6 +139,7 @@ class _FromMoments(WithMoments[MomentsPublic, Nothing], Estimator[MP, MomentsPub
     Private = Nothing
     params: Any
     crossed = True
+    additive = True
     facts = MethodFacts(
         paper="sums of values and squares, zoomed (this program)",
         formal=True,

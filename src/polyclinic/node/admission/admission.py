@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -15,6 +16,7 @@ from polyclinic.node.admission.retention import drop_data, seconds
 from polyclinic.node.enrolment.folders import SiteFolder, append_event, private, read_json, write_json
 from polyclinic.node.signed_study import StudyOrder, read_order
 from polyclinic.node.site.context import SiteContext
+from polyclinic.node.site.formal_party import empty_site
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.mechanisms import Noise
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
@@ -29,6 +31,7 @@ from polyclinic.privacy.gate.owner_rules import (
     policy_of,
 )
 from polyclinic.privacy.gate.review import rare_here
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.privacy.policy.differencing import sketch
 from polyclinic.protocol.aggregators import by_name, kind_of
 from polyclinic.protocol.interfaces import Method
@@ -107,6 +110,7 @@ def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], 
     home = private(folder.study(order.digest))
     write_json(home / "order.json", {"order": order.encode()})
     _wait_for_owner(order, folder, waiting)
+    agreed = time.monotonic()
     study = order.parsed(private(home / "files"))
     method, gate = _gate(order, folder, study)
     identity = folder.identity()
@@ -129,22 +133,24 @@ def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], 
 
     agree(2**31)  # before the data are read: everything but the number of patients
     device.use_device(folder.node.site.device)
-    made = ingest(folder.node, study, private(home / "data"), events=False)
-    site = made.site
-    agree(site.patients)
-    _check_size(order, folder, home, site, exact=privacy is None)
+    people: Sequence[str] = ()
+    if order.formal:
+        site = _read_formal(order, folder, study, method)
+    else:
+        site, people = _read_exact(order, folder, study, method)
+        agree(site.patients)
     if site.tensor is not None:
         gate.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
-    _feeding(order, method, policy_of(folder.node).min_feeders)
-    whole = method.method if isinstance(method, MinimumPatients) else method
-    if isinstance(whole, StudyPipeline) and whole.exact_findings:
-        gate.evaluates(names_of(site))
-    counts = _counts(order, folder, made.patients or names_of(site))
+    counts = _counts(order, folder, people)
     begun = any(
         c[0] == order.digest for c in ledger_of(folder.node).tally.counted
     )  # perhaps without a site that was away
-    if order.secure and privacy is None and not begun:  # before anything leaves; again for each list that comes
-        counts(order.sites, False)
+    if not order.formal:
+        whole = method.method if isinstance(method, MinimumPatients) else method
+        if isinstance(whole, StudyPipeline) and whole.exact_findings:
+            gate.evaluates(names_of(site))
+        if order.secure and not begun:  # before anything leaves; again for each list that comes
+            counts(order.sites, False)
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
     adder = by_name(order.aggregation, identities={identity.name: identity}, **floor)
     return SiteContext(
@@ -157,7 +163,39 @@ def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], 
         int(folder.node.keys.get("max_numbers", NUMBERS)),
         policy_of(folder.node).all_witnesses,
         counts,
+        partial(_left_out, order, folder) if order.formal else None,
+        agreed,
     )
+
+
+def _left_out(order: StudyOrder, folder: SiteFolder, what: str) -> None:
+    append_event(folder.events, event="left out", study=order.id, what=what)
+
+
+def _read_formal(order: StudyOrder, folder: SiteFolder, study: Study, method: Method) -> Site:
+    """Read the records of a formal study. No word about them leaves, and no rule counts them.
+
+    ``[policy] min_patients`` does not act either: with "zeros below k patients" one patient would move a sum by k.
+    """
+    nobody = empty_site(order, folder.node.name, method.needs)
+    try:
+        home = private(folder.study(order.digest) / "data")
+        site = ingest(folder.node.skipping_faulty(), study, home, events=False).site
+        if _setting(order, method, site) == _setting(order, method, nobody):
+            return site
+        _left_out(order, folder, "everybody: the codes or columns here are not those of the study order")
+    except Exception as e:  # nobody of the cohort, records that cannot be read, no memory: all the same to others
+        _left_out(order, folder, f"everybody: {type(e).__name__}: {e}")
+    return nobody
+
+
+def _read_exact(order: StudyOrder, folder: SiteFolder, study: Study, method: Method) -> tuple[Site, Sequence[str]]:
+    """Read the records of an exact study; also return the names of its patients. Refuse it under the owner's rules for small numbers."""
+    home = folder.study(order.digest)
+    ingested = ingest(folder.node, study, private(home / "data"), events=False)
+    _check_size(order, folder, home, ingested.site)
+    _feeding(order, method, policy_of(folder.node).min_feeders)
+    return ingested.site, ingested.patients or names_of(ingested.site)
 
 
 def _wait_for_owner(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> None:
@@ -179,9 +217,9 @@ def _wait_for_owner(order: StudyOrder, folder: SiteFolder, waiting: Callable[[li
         time.sleep(0.5)
 
 
-def _check_size(order: StudyOrder, folder: SiteFolder, home: Path, site: Site, *, exact: bool) -> None:
+def _check_size(order: StudyOrder, folder: SiteFolder, home: Path, site: Site) -> None:
     """Refuse a study with too few patients for exact sums, or with more files than the owner allows."""
-    least = exact_floor(folder.node) if exact else 0
+    least = exact_floor(folder.node)
     if site.patients < least:
         raise PolicyRefusal(
             f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact",
@@ -198,7 +236,7 @@ def _feeding(order: StudyOrder, method: Method, least: int) -> None:
     """Codes of this site alone stay out of exact sums where the owner minds; which they are, the support sum tells."""
     if isinstance(method, MinimumPatients):
         method.feeders = least
-    elif least > 1 and method.needs == "tensor" and method.params.privacy is None:
+    elif least > 1 and method.needs == "tensor":
         raise PolicyRefusal(
             f"study {order.id!r} takes exact sums of codes without counting their patients first",
             faults=[f"[policy] min_feeders = {least}: this site could not tell which codes it has alone"],
@@ -224,7 +262,7 @@ def _gate(order: StudyOrder, folder: SiteFolder, study: Study) -> tuple[Method, 
     policy = policy_between(folder.node)
     rule = LedgerRule.model_validate(folder.node.ledger)
     noise: Noise | None = None
-    if method.params.privacy is not None:
+    if noisy(method.params.privacy):
         noise = noise_of(folder.node)
     home = folder.study(order.digest)
     return method, ReleaseGate(

@@ -285,10 +285,10 @@ class SiteRegistry:
                 break
             if len(ready) >= max(1, order.least):
                 quorum = quorum or now
-                if now - quorum > (order.deadline if states & {"loading", "waiting"} else grace):
+                if now - quorum > (order.deadline + order.reading if states & {"loading", "waiting"} else grace):
                     break
-            elif now - begin > order.deadline:
-                raise self.lost(f"{len(ready)} sites are ready after {order.deadline:g} s")
+            elif now - begin > order.deadline + order.reading:
+                raise self.lost(f"{len(ready)} sites are ready after {order.deadline + order.reading:g} s")
             yield
         yield from self.settings(ready)
         begin = self.now

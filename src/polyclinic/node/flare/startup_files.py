@@ -208,7 +208,7 @@ def site_kit(folder: Path, name: str, *, host: str, port: int, texts: dict[str, 
         "class_list_enforcement_mode": "enforce",
         "class_allow_list": [EXECUTOR],
         "allow_log_streaming": False,  # FLARE's log of a site stays at the site
-        "client": {"retry_timeout": 30, "maint_msg_timeout": 10.0, "compression": "Gzip"},
+        "client": {"retry_timeout": 30, "maint_msg_timeout": 10.0},
         "components": [
             {"id": "resource_manager", "path": passes.format("managers", "manager", "Manager"), "args": {}},
             {"id": "resource_consumer", "path": passes.format("consumers", "consumer", "Consumer"), "args": {}},

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import threading
+import time
 from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -71,14 +72,20 @@ class Worker:
             ),
             ended=lambda: drop_data(home),
         )
-        self.loaded = self._pool.submit(self._open)
+        self.pace, reading = (0.0, 0.0) if folder.node.site.rehearsal else (order.pace, order.reading)
+        self.loaded = self._pool.submit(self._open, reading)
 
-    def _open(self) -> None:
-        """The study is looked at, admitted, and its data read; all of it in the background."""
+    def _open(self, reading: float) -> None:
+        """The study is looked at, admitted, and its data read; all of it in the background.
+
+        How long reading took is an answer about records: a site says that it is ready at a public time.
+        """
         try:
             with one_thread():
                 if not self.study.over():
-                    self.study.take_part(admit(self.order, self.folder, self.study.wait))
+                    context = admit(self.order, self.folder, self.study.wait)
+                    time.sleep(max(0.0, context.agreed + reading - time.monotonic()))
+                    self.study.take_part(context)
         except Exception as e:  # whatever it was, the coordinator learns only that this site cannot take part
             self.study.refuse(e)
 
@@ -89,11 +96,24 @@ class Worker:
                 self._tasks = {k: t for k, t in self._tasks.items() if not t.done()}
                 if len(self._tasks) >= ASKS:
                     raise MessageRefused(f"{ASKS} asks are being answered; wait for them")
+                if self.pace:
+                    self.study.hold()
                 task = self._tasks[id] = self._pool.submit(job)
+        return self._paced(task) if self.pace else self._soon(task)
+
+    def _soon(self, task: Future[Answer]) -> Answer:
         try:
             return task.result(PATIENCE)
         except Unfinished:
             return Busy()
+
+    def _paced(self, task: Future[Answer]) -> Answer:
+        """Answer one pace after the ask, also where the answer is there before; without an answer the site is busy."""
+        time.sleep(self.pace)
+        if not task.done():
+            return Busy()
+        self.study.shown = None
+        return task.result()
 
     def answer(self, data: bytes) -> bytes:
         """Answer one ask of the coordinator; never raises."""

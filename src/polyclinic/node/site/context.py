@@ -34,6 +34,8 @@ class SiteContext:
     counts: Callable[[tuple[str, ...], bool], None] = (
         _unasked  # may these sites be in an exact secure sum? written: they are
     )
+    report: Callable[[str], None] | None = None  # a formal study: faults of records go to the owner's log only
+    agreed: float = 0.0  # when the owner's agreement was there, by the clock of the process
 
 
 class Aligner(Protocol):

@@ -15,6 +15,7 @@ from polyclinic.errors import DataError, MessageRefused, PolicyRefusal, Polyclin
 from polyclinic.node.messages import Answer, EndStudy, Key, OutOfDate, StateMismatch, SumRequest
 from polyclinic.node.signed_study import StudyOrder
 from polyclinic.node.site.context import SiteContext
+from polyclinic.node.site.formal_party import FormalParty
 from polyclinic.node.site.record import Mark, Record
 from polyclinic.protocol.interfaces import Contribution, Roster, Schema, Step, Total
 from polyclinic.protocol.public_state import CoordinatorState, PublicState
@@ -66,7 +67,8 @@ class SiteReplica:
 
     def _use(self, context: SiteContext) -> None:
         self._context = context
-        self._party = SiteParty(context.method, context.site, context.adder, context.gate)
+        brought = (context.method, context.site, context.adder, context.gate)
+        self._party = SiteParty(*brought) if context.report is None else FormalParty(*brought, context.report)
 
     def _restore(self) -> bool:
         """Go on where a process before this one was; False if there was none."""

@@ -105,6 +105,9 @@ class SiteStudy(SiteReplica):
         self._unaligned: SiteContext | None = None  # before codes were agreed on
         self._answers: OrderedDict[str, Answer] = OrderedDict()
         self._life = secrets.token_hex(8)
+        self.shown: Status | None = (
+            None  # at a public pace: how the site stood before the answer that is being computed
+        )
         self._missing: tuple[str, ...] = ()  # who has not told yet what is known of this site's book
 
     # ---- how the study stands here
@@ -121,7 +124,7 @@ class SiteStudy(SiteReplica):
 
     @property
     def ended_here(self) -> bool:
-        """Whether nothing more leaves in this study: it has ended, or this site takes no part."""
+        """Whether nothing more leaves in this study."""
         return self._last is not None or self.stage == "refused"
 
     def take_part(self, context: SiteContext) -> None:
@@ -162,12 +165,16 @@ class SiteStudy(SiteReplica):
         """How the site stands; may be read at any time, also while it works."""
         if self._last is not None:
             return replace(self._last[1], life=self._life)
-        out = Status(self.stage, self._life, self.number, self.mark.prepared, self._after, self.why)
+        out = self.shown or Status(self.stage, self._life, self.number, self.mark.prepared, self._after, self.why)
         if self.order.peers and self._after and self.fold is not None:
             out = replace(out, vote=self._vote(self.fold))  # said before, and again: a killed coordinator has lost it
         if full and self.stage == "ready":
             out = replace(out, setting=self.context.setting, noise=self.context.gate.noise.label)
         return out
+
+    def hold(self) -> None:
+        """Show how the site stands now, until the answer that is computed next has left."""
+        self.shown = replace(self.here(), books=b"" if self.watch is None else self.watch.hear())
 
     # ---- asks of the coordinator
 
@@ -177,13 +184,13 @@ class SiteStudy(SiteReplica):
             id, ask = open_ask(data, self.order.keys[COORDINATOR], self.order.digest, self.me)
             if isinstance(ask, Ping):
                 books = b"" if self.watch is None else self.watch.hear(ask.books)
-                return encode_answer(replace(self.here(full=ask.full), books=books))
+                held = books if self.shown is None else self.shown.books
+                return encode_answer(replace(self.here(full=ask.full), books=held))
             if self.stage != "ready":
                 return encode_answer(self.here())
             if isinstance(ask, SumRequest) and self._unheard(ask):
                 return encode_answer(Busy())
-            found = self._answers.get(id)
-            return encode_answer(self.run(id, lambda: self._guarded(id, ask)) if found is None else found)
+            return encode_answer(self.run(id, lambda: self._answers.get(id) or self._guarded(id, ask)))
         except Exception as e:
             return encode_answer(self._refused(e))
 
@@ -379,8 +386,7 @@ class SiteStudy(SiteReplica):
             self._check_votes(fold, ask.votes)
             book = b""
             if self.watch is not None:
-                sign, ledger = self.identity.sign, self.watch.ledger
-                book = StudyExtract.of(ledger, self.me, self.order.digest, sign).pack()
+                book = StudyExtract.of(self.watch.ledger, self.me, self.order.digest, self.identity.sign).pack()
             done = Done(self._vote(fold), fold.state() if self.order.peers else None, book)
             here = self.here(full=True)
             self.record.end(self.party.close(fold.public), done, here)

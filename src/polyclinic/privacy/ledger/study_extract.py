@@ -68,16 +68,18 @@ class StudyExtract:
 
     def pack(self) -> bytes:
         """As it travels."""
-        return self.signature + zlib.compress(self._text())
+        return self.signature + self._text()  # not compressed: its size would move with its digests
 
     @classmethod
     def read(cls, data: bytes) -> StudyExtract:
         """Inverse of :meth:`pack`."""
         try:
-            reader = zlib.decompressobj()
-            text = reader.decompress(data[64:], LIMIT)
-            if reader.unconsumed_tail:
-                raise ValueError(f"more than {LIMIT} bytes")
+            text = data[64:]
+            if text[:1] == b"x":  # as files of earlier versions have it
+                reader = zlib.decompressobj()
+                text = reader.decompress(text, LIMIT)
+                if reader.unconsumed_tail:
+                    raise ValueError(f"more than {LIMIT} bytes")
             site, order, groups = json.loads(text)
             lines = [_line(value, at) for value, many in groups for at in many]
         except (zlib.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as e:

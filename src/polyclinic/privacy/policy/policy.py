@@ -70,8 +70,8 @@ class Policy(BaseModel):
     min_patients: int = Field(
         1,
         ge=0,
-        description="Fewer patients than this: the site does not take part. Not said: min_cell for exact studies between hosts "
-        "(not in a rehearsal).",
+        description="Exact studies only: with fewer patients the site does not take part. Default between hosts: min_cell "
+        "(not in a rehearsal). A formal study never counts patients: the answer would depend on one of them.",
     )
     min_cell: int = Field(11, ge=1, description="Counts from 1 to one less are not shown in any report.")
     min_sites: int = Field(1, ge=1, description="Fewer sites than this: the site does not take part.")
