@@ -12,9 +12,11 @@ export PYTHONWARNINGS ?= default
 # Bytecode is written once and read by every process after, also where the caller's environment says otherwise.
 export PYTHONDONTWRITEBYTECODE :=
 
+UNIT := -m "not slow and not e2e and not paper"
+E2E := -m "e2e and not slow" tests/e2e --ignore-glob='*/test_browser*.py'
 NODE_EXTRAS := nvflare,exact,postgres,sqlite,monitor
 
-.PHONY: golden lowest dist wheelhouse sbom demo test test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
+.PHONY: unit-papers golden lowest dist wheelhouse sbom demo test test-load docs-check test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
 
 # make setup LOCKED=1 installs the versions of uv.lock: the ones that were tested together.
 setup: $(STAMP)
@@ -31,7 +33,18 @@ demo: setup
 	@rm -rf $(OUT)
 	@$(BIN)/polyclinic demo --out $(OUT) $(if $(DATA),--data $(DATA))
 
-test: setup lint unit e2e browser papers
+test: setup lint unit-papers e2e browser docs-check
+
+# Both stages in one run: the files are collected and the kernels are loaded once.
+unit-papers: setup
+	$(PYTEST) -n 2 --dist loadfile -m "not slow and not e2e"
+
+# Unit and end-to-end stages on a busy machine, in another order each time: make test-load SEED=3 repeats an order.
+SEED ?= $(shell date +%s)
+test-load: setup
+	@echo "test order: SEED=$(SEED)"
+	$(PY) benchmarks/busy.py 8 $(PYTEST) --shuffle $(SEED) -n 2 --dist loadfile $(UNIT)
+	$(PY) benchmarks/busy.py 8 $(PYTEST) --shuffle $(SEED) $(E2E)
 
 lint: setup
 	$(BIN)/ruff check src papers tests benchmarks examples
@@ -41,10 +54,10 @@ lint: setup
 	$(PY) benchmarks/plain.py
 
 unit: setup
-	$(PYTEST) -n 2 --dist loadfile -m "not slow and not e2e and not paper"
+	$(PYTEST) -n 2 --dist loadfile $(UNIT)
 
 e2e: setup
-	$(PYTEST) -m "e2e and not slow" tests/e2e --ignore-glob='*/test_browser*.py'
+	$(PYTEST) $(E2E)
 
 # A real browser: installed from Debian when missing and possible; the tests skip with a reason where it is not.
 browser: setup
@@ -77,6 +90,10 @@ bench: setup
 docs: setup
 	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[docs]" || $(PY) -m pip install --quiet -e ".[docs]"
 	$(PY) -m sphinx -W --keep-going -b html docs docs/_build/html
+
+# Every page, link and docstring with warnings as errors; the examples of the gallery run in `make docs`.
+docs-check: setup
+	$(PY) -m sphinx -q -W --keep-going -b dummy -D sphinx_gallery_conf.plot_gallery=False docs docs/_build/check
 
 # A coordinator and three hospitals as separate processes with mutual TLS on loopback; one study of each kind.
 rehearsal: setup

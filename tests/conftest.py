@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import hashlib
 import os
+import random
 import secrets
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -32,6 +33,19 @@ def data_path() -> Callable[[str], Path]:
         return path
 
     return find
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of a file, in another order")
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """Shuffle files, then tests inside each file: a file's shared fixtures are still made once."""
+    seed = config.getoption("--shuffle")
+    if seed is not None:
+        order = random.Random(seed)
+        place = {path: order.random() for path in sorted({item.path for item in items})}
+        items.sort(key=lambda item: (place[item.path], order.random()))
 
 
 def pytest_collection_finish() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import shutil
 import tempfile
 from collections.abc import Mapping
@@ -11,7 +12,7 @@ from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.enrolment import membership
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 
-FOUNDED: dict[tuple[tuple[str, ...], int, int, int | None], tuple[tempfile.TemporaryDirectory[str], Path]] = {}
+FOUNDED: dict[tuple[tuple[str, ...], int, int, int | None], tuple[Path, Path]] = {}
 """By the hospitals' names and the ports: the papers of a federation, and the coordinator's folder that they name."""
 
 
@@ -33,7 +34,7 @@ def enrolled(
     if key in FOUNDED and not any(p.exists() for p in folders.values()):
         kept, told = FOUNDED[key]
         for name, folder in folders.items():
-            shutil.copytree(Path(kept.name) / name, folder)
+            shutil.copytree(kept / name, folder)
         _moved(folders, told.parent, coordinator.path.parent)
         return sites
     invites = coordination.found(
@@ -47,9 +48,10 @@ def enrolled(
     for site in sites.values():
         membership.pin(site, roster)
     if enrol_port is None and all(p.is_relative_to(coordinator.path.parent) for p in folders.values()):
-        kept = tempfile.TemporaryDirectory(prefix="enrolled-")
+        kept = Path(tempfile.mkdtemp(prefix="enrolled-"))
+        atexit.register(shutil.rmtree, kept, ignore_errors=True)
         for name, folder in folders.items():
-            shutil.copytree(folder, Path(kept.name) / name)
+            shutil.copytree(folder, kept / name)
         FOUNDED[key] = kept, coordinator.path
     return sites
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import atexit
 import hashlib
 import json
 import shutil
@@ -18,7 +19,8 @@ from polyclinic.config import Node, Study
 from polyclinic.node.admission import admission
 from polyclinic.records.ingest import Ingested, ingest
 
-_KEPT = tempfile.TemporaryDirectory(prefix="ingested-")
+_KEPT = tempfile.mkdtemp(prefix="ingested-")
+atexit.register(shutil.rmtree, _KEPT, ignore_errors=True)
 _MADE: dict[str, tuple[Ingested, Path]] = {}
 _LOCK = threading.Lock()
 
@@ -49,7 +51,7 @@ def ingest_once(node: Node, study: Study, out: str | Path, *, events: bool = Tru
         found = _MADE.get(key)
     if found is None:
         made = ingest(node, study, out, events=events)
-        kept = Path(tempfile.mkdtemp(dir=_KEPT.name))
+        kept = Path(tempfile.mkdtemp(dir=_KEPT))
         for name in (*made.manifest["outputs"], "manifest.json"):
             shutil.copy(Path(out) / name, kept / name)
         with _LOCK:

@@ -311,11 +311,11 @@ def test_findings_are_exported_and_written_for_ohdsi(tmp_path: Path) -> None:
     found["outcome"]["unknown"] = 3
     folder.write_json(folder.path / "findings.json", found)
     written = {p.name: p for p in write_ohdsi(folder, tmp_path / "ohdsi")}
-    model = list(csv.DictReader(written[SPECIFICATION].open()))
+    model = list(csv.DictReader(written[SPECIFICATION].read_text().splitlines()))
     for name, path in written.items():
         if name == SPECIFICATION:
             continue
-        rows = list(csv.DictReader(path.open()))
+        rows = list(csv.DictReader(path.read_text().splitlines()))
         fields = [f for f in model if f["table_name"] == path.stem]
         assert rows and [f["column_name"] for f in fields] == list(rows[0])
         keys = [f["column_name"] for f in fields if f["primary_key"] == "yes"]
@@ -325,9 +325,9 @@ def test_findings_are_exported_and_written_for_ohdsi(tmp_path: Path) -> None:
             assert f["is_required"] == "no" or all(v != "" for v in values) or f["column_name"] == "cohort_name"
             if f["min_cell_count"] == "yes":
                 assert all(int(v) <= -11 or int(v) == 0 or int(v) >= 11 for v in values)
-    counts = list(csv.DictReader(written["pc_cohort_count.csv"].open()))
+    counts = list(csv.DictReader(written["pc_cohort_count.csv"].read_text().splitlines()))
     assert counts[1]["cohort_subjects"] == "-11" and counts[1]["proportion"] == ""
-    assert next(iter(csv.DictReader(written["pc_outcome.csv"].open())))["unknown_subjects"] == "-11"
+    assert next(iter(csv.DictReader(written["pc_outcome.csv"].read_text().splitlines())))["unknown_subjects"] == "-11"
 
 
 def test_only_phenotypes_that_pass_are_counted_and_named_with_the_outcome() -> None:

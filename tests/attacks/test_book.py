@@ -18,7 +18,8 @@ from polyclinic.errors import LedgerError, PolicyRefusal
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.gate.gate import ReleaseGate, Waits
-from polyclinic.privacy.ledger.entries import Gap, Reserve, Unknown, canonical, to_sign
+from polyclinic.privacy.ledger import reader
+from polyclinic.privacy.ledger.entries import Gap, Reserve, Unknown, canonical, opened, to_sign
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.ledger.reader import verify_lines
 from polyclinic.privacy.ledger.recovery import recover, what_is_left
@@ -398,14 +399,23 @@ def test_a_long_ledger_is_opened_charged_by_several_processes_and_verified(
         for n in range(count):
             ledger.charge(charge(n, study=f"s{n % 50}", release=f"r{n}", run=f"run{n % 500}"))
         ledger._write_state()
-    fresh = Ledger(path, site="north")
-    assert fresh.count == count + 1
-    other = Ledger(path, site="north")
-    with monkeypatch.context() as m:  # fsync apart
+    read: list[bytes] = []
+
+    def line_read(line: bytes) -> Any:
+        read.append(line)
+        return opened(line)
+
+    with monkeypatch.context() as m:
         m.setattr(os, "fsync", lambda _: None)
+        m.setattr(reader, "opened", line_read)
+        fresh, other = Ledger(path, site="north"), Ledger(path, site="north")
+        assert fresh.count == other.count == count + 1
+        assert len(read) <= 2, "a ledger is opened by its snapshot and not line by line"
+        read.clear()
         for n in range(40):
             other.charge(charge(n))  # another process wrote in between
             fresh.charge(charge(n), unless=lambda tally: [] if tally.epsilon(1e-6) > 0 else ["nothing was spent"])
+        assert len(read) <= 80, "a charge reads what others wrote since, and no more"
     together = _at_once(path, 4)
     assert Ledger(path, site="north").count == count + 1 + 80 + together
     assert fresh.verify() == ()

@@ -118,6 +118,7 @@ def test_a_prior_of_another_law_is_refused_by_the_patients(bench: Bench) -> None
     assert m.privacy_.epsilon == pytest.approx(2.0, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_a_prior_of_another_law_is_refused_at_little_budget_too(bench: Bench) -> None:
     """Its rival is the marginals without it, and its own: what the noise hides is then no vote for the prior.
 

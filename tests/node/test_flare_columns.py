@@ -16,7 +16,7 @@ METHOD = 'name = "unpsl"\nrounds = 1\ninner = 3\naggregation = "{}"'
 
 
 def _rewrite(path: Path, order: list[int], rename: dict[str, str]) -> None:
-    rows = list(csv.reader(path.open(encoding="utf-8")))
+    rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     rows[0] = [rename.get(c, c) for c in rows[0]]
     with path.open("w", newline="", encoding="utf-8") as f:
         csv.writer(f).writerows([[r[i] for i in order] for r in rows])

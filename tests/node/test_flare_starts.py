@@ -34,7 +34,11 @@ def _sites(world: World, study: Any) -> Any:
 
 @pytest.mark.parametrize(
     ("name", "adder", "more"),
-    [("trip", "plain", 'start = "random"\nwarmup = 0'), ("sumals", "masked", ""), ("localtf", "plain", "")],
+    [
+        ("trip", "plain", 'start = "random"\nwarmup = 0'),
+        ("sumals", "masked", ""),
+        pytest.param("localtf", "plain", "", marks=pytest.mark.slow),
+    ],
 )
 def test_best_of_several_starts_is_the_one_of_one_process(world: World, name: str, adder: str, more: str) -> None:
     path = world.study(f"starts-{name}", METHOD.format(name, adder, more))

@@ -33,7 +33,7 @@ STUDIES = {
 def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     made = halves.World(tmp_path_factory.mktemp("time"))
     path = made.root / "north" / "features.csv"  # one hospital did not measure everything
-    rows = list(csv.reader(path.open(encoding="utf-8")))
+    rows = list(csv.reader(path.read_text(encoding="utf-8").splitlines()))
     for k, row in enumerate(rows[1:]):
         row[1 + k % 6] = ""
     with path.open("w", newline="", encoding="utf-8") as f:

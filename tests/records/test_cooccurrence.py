@@ -107,8 +107,14 @@ def test_the_tensor_is_the_count_over_all_tuples_of_events(
     assert cells(run(folder, rows, modes=modes, window=window, count=count)) == expected
 
 
-@pytest.mark.parametrize("count", ["visits", "days", "presence", "product"])
-@pytest.mark.parametrize("window", ["visit", "day", "12h", "patient"])
+@pytest.mark.parametrize(
+    ("window", "count"),
+    [
+        pytest.param(w, c, marks=() if w in ("visit", "12h") or c == "product" else pytest.mark.slow)
+        for w in ("visit", "day", "12h", "patient")
+        for c in ("visits", "days", "presence", "product")
+    ],
+)
 def test_slices_and_huge_axes_change_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, window: str, count: str
 ) -> None:

@@ -187,6 +187,7 @@ def test_synpuf_outpatient_claims_by_hcpcs_and_what_the_difference_is(data_path:
     assert_every_row_is_accounted_for(made)
 
 
+@pytest.mark.slow
 def test_synpuf_one_sample_is_one_site_and_samples_are_disjoint(data_path: Find, tmp_path: Path) -> None:
     source = node(kind="synpuf", folder=str(data_path("cms_desynpuf")))
     made = ingest(source, study(["procedure", "diagnosis"]), tmp_path / "out")

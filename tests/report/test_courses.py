@@ -39,6 +39,7 @@ def asked(name: str, modes: list[str], bins: str, **more: Any) -> dict[str, Any]
     }
 
 
+@pytest.mark.slow
 def test_mimic_items_by_day_from_files_to_report(data_path: Find, tmp_path: Path) -> None:
     source = {"kind": "mimic3", "folder": str(data_path("mimic3_demo"))}
     study = asked("items by day", ["abnormal_lab", "time"], "1d", sites={"source": source, "split": True})

@@ -107,7 +107,7 @@ def _nvrtc() -> ctypes.CDLL:
     return ctypes.CDLL(str(found[0]))
 
 
-@pytest.mark.parametrize("target", ["compute_80", "sm_90"])
+@pytest.mark.parametrize("target", ["compute_80", pytest.param("sm_90", marks=pytest.mark.slow)])
 def test_the_kernels_compile_without_a_card(target: str) -> None:
     """Every kernel for ranks 10 and 65 in both precisions, by the compiler that CuPy uses."""
     compiler = _nvrtc()

@@ -127,7 +127,7 @@ def test_subspace_adds_the_same() -> None:
     assert np.allclose(one.means_, two.means_, atol=1e-6) and np.allclose(one.covariances_, two.covariances_, atol=1e-6)
 
 
-@pytest.mark.parametrize("seed", range(4, 7))
+@pytest.mark.parametrize("seed", [4, *(pytest.param(s, marks=pytest.mark.slow) for s in (5, 6))])
 def test_missing_values_cost_less_than_filling_in_means(seed: int) -> None:
     x, holes, z = planted(seed, n=1500, d=5, gone=0.2, apart=2.5)
     whole, em = (pc.GaussianMixture(n_components=3, n_starts=3, seed=0).fit(split(a)) for a in (x, holes))

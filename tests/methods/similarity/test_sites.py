@@ -34,6 +34,7 @@ def gap(A: np.ndarray, B: np.ndarray) -> float:
 
 
 @pytest.mark.protocol
+@pytest.mark.slow
 def test_three_hospitals_equal_the_centre_on_parkinsons(data_path: Callable[[str], Path]) -> None:
     X, y, _, _ = load_parkinsons(data_path("parkinsons"))
     where = np.random.default_rng(0).permutation(len(X)) % 3

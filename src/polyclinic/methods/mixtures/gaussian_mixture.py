@@ -7,9 +7,9 @@ Maximises sum_i log sum_j w_j N(x_i; mu_j, Sigma_j) over all hospitals' patients
     coordinator    w_j' = a_j / n,   mu_j' = mu_j + b_j / a_j                                          eq. 3, 5
                    Sigma_j' = C_j / a_j - (b_j / a_j)(b_j / a_j)' + reg I          exact, E4.9
 
-with a, b, C summed over the hospitals. All of it travels as one vector (:mod:`.statistics`), so under ``subspace`` one consensus run
+with a, b, C summed over the hospitals. All of it travels as one vector (``statistics.py``), so under ``subspace`` one consensus run
 carries a round. The moments of all patients (:mod:`polyclinic.methods.moments.moments`) come first and bound every later sum. Then
-votes for public points and rounds of k-means (:mod:`.start`) give the start. The phases with privacy are :mod:`.private_mixture`.
+votes for public points and rounds of k-means (``start.py``) give the start. The phases with privacy are :mod:`.private_mixture`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Take the E-step of a mixture on a graphics card: matrix products in float64, the sums of :mod:`.statistics` to 1e-12."""
+"""Take the E-step of a mixture on a graphics card: matrix products in float64, the sums of ``statistics.py`` to 1e-12."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Standardise features and find principal components over all hospitals' patients, from summed moments.
 
-With the sums of :mod:`.moments`, n patients, m = mean and C = covariance (divisor n):
+With the sums of ``moments.py``, n patients, m = mean and C = covariance (divisor n):
 
     Standardizer    x' = (x - m) / sqrt(diag C)
     FederatedPCA    x' = V' (x - m) / s,    V = leading eigenvectors of C / (s s'),    s = 1 or sqrt(diag C)
