@@ -99,7 +99,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "whole"
 
 
-@pytest.mark.parametrize("stop", [pytest.param(signal.SIGINT, marks=pytest.mark.slow), signal.SIGKILL])
+@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
 def test_interrupted_run_resumes_to_the_same_model(tmp_path: Path, whole: Path, stop: signal.Signals) -> None:
     path = study(tmp_path, rounds=30)
     command = [sys.executable, "-m", "polyclinic.cli", "simulate", str(path), "--out", str(tmp_path / "cut")]
