@@ -94,7 +94,8 @@ def _docstrings(tree: ast.Module) -> set[int]:
 def _texts_in(path: Path) -> Iterator[str]:
     """Yield what a person reads of one Python file: errors, command help, words of report and dossier."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
-    if {"report", "dossier"} & set(path.parts):
+    folders = path.relative_to(ROOT).parts  # the checkout itself may be in a folder of that name
+    if {"report", "dossier"} & set(folders):
         docstrings = _docstrings(tree)
         nodes = (n for n in ast.walk(tree) if isinstance(n, ast.Constant) and id(n) not in docstrings)
         yield from (n.value for n in nodes if isinstance(n.value, str))
@@ -102,9 +103,9 @@ def _texts_in(path: Path) -> Iterator[str]:
     for node in ast.walk(tree):
         if isinstance(node, ast.Raise) and isinstance(node.exc, ast.Call):
             yield from _strings(node.exc)
-        elif "cli" in path.parts and isinstance(node, ast.keyword) and node.arg == "help":
+        elif "cli" in folders and isinstance(node, ast.keyword) and node.arg == "help":
             yield from _strings(node.value)
-        elif "cli" in path.parts and isinstance(node, ast.FunctionDef):
+        elif "cli" in folders and isinstance(node, ast.FunctionDef):
             yield ast.get_docstring(node) or ""
 
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -183,14 +182,13 @@ def test_the_report_has_every_section_or_the_line_that_adds_it(tmp_path: Path) -
     assert "[people]" in made["people"].missing and "[people]" in made["survival"].missing
     assert all(made[i].tables for i in ("replicate", "carriers", "outcome", "completion"))
     page = write_report(folder).read_text()
-    assert "this line adds it" in page and "Predicts codes the patient has not shown" in page
-    n, of = found["replicable"], len(found["replicability"]["rows"])
-    assert page.count('class="card failed"') == page.count('<tr class="failed">') == of - n
-    assert page.index(first_words(found)) < page.index("What was found"), "before anything else"
-    assert ("Phenotypes that did not pass" in page) == (n < of)
+    assert "This line adds it" in page and "hidden codes" in page
+    n = found["replicable"]
+    failed = page.count('class="card failed"')
+    assert failed == page.count('<tr class="failed">')
+    assert page.index(first_words(found).split(" when ")[0]) < page.index("All phenotypes"), "before anything else"
+    assert ("Phenotypes that did not replicate" in page) == (failed > 0)
     _failing_ones_stand_last_and_unnamed(folder, found)
-    nothing = {**found, "replicable": 0}
-    assert first_words(nothing).startswith(f"None of the {of} phenotypes comes back")
     (tmp_path / "study.toml").write_text(
         '[study]\nname = "again"\n[data]\ndataset = "icu_network"\npatients = 400\n[method]\nname = "sumals"\nrank = 4\n'
         'aggregation = "plain"\n[evaluate]\nwhat = ["carriers", "outcome"]\n'
@@ -204,30 +202,30 @@ def test_the_report_has_every_section_or_the_line_that_adds_it(tmp_path: Path) -
 
 
 def _failing_ones_stand_last_and_unnamed(folder: RunFolder, found: dict[str, Any]) -> None:
-    """With the first phenotype passing nothing and the second one test only, nothing on the page names either."""
+    """A phenotype that did not replicate stands last, after an uncertain one, and nothing on the page names it."""
     from dataclasses import replace
 
     from polyclinic.report.cards import cards
     from polyclinic.report.contents import RunContents
     from polyclinic.report.html import render
-    from polyclinic.report.replication import by_flags
+    from polyclinic.report.replication import by_grade
 
     run = RunContents.read(folder)
     table = found["replicability"]
     rows = [dict(zip(table["columns"], r)) for r in table["rows"]]
     for i, row in enumerate(rows):
-        row |= {"comes_back": "no" if i == 0 else "yes", "holds_together": i > 1, "replicable": i > 1}
-    judged = {**table, "rows": [[row[c] for c in table["columns"]] for row in rows]}
+        row |= {"halves": 0.2 if i == 0 else 0.9, "low": 0.1 if i < 2 else 0.8, "rho": 0.4, "replicable": i > 1}
+        row["grade"] = ("not replicated", "uncertain", "replicated")[min(i, 2)]
+    judged = {"columns": list(rows[0]), "rows": [list(row.values()) for row in rows]}
     named = cards(replace(run, findings={}))
     failing = replace(run, findings={**found, "replicability": judged, "replicable": len(rows) - 2})
     shown = cards(failing)
-    assert [c.name for c in shown[:2]] == ["Phenotype 1", "Phenotype 2"] and {c.reason for c in shown[:2]} == {"failed"}
-    assert [c.number for c in by_flags(failing.findings, shown)] == [*range(3, len(rows) + 1), 2, 1]
+    assert shown[0].name == "Phenotype 1" and [c.reason for c in shown[:2]] == ["failed", ""]
+    assert [c.number for c in by_grade(failing.findings, shown)] == [*range(3, len(rows) + 1), 2, 1]
     page = render(failing)
-    for c in named[:2]:
-        assert c.named and f"<td>{c.name}</td>" not in page and f"<h3>{c.name}</h3>" not in page
-    glance = page.split("The phenotypes at a glance")[1].split("</table>")[0]
-    assert glance.index("<td>Phenotype 2</td>") < glance.index("<td>Phenotype 1</td>")
+    assert named[0].named and named[0].name not in page
+    forest = page.split('aria-label="Forest plot"')[1].split("</figure>")[0]
+    assert "Phenotype 1" not in forest and "(uncertain)" in forest
 
 
 def test_an_owner_who_did_not_name_the_outcome_is_not_asked_for_it() -> None:
@@ -286,9 +284,9 @@ def test_a_baseline_that_predicts_better_is_said_and_a_tiny_gain_is_called_so() 
     }
     found = {"patients": 9, "outcome": outcome, "completion": hidden, "predicts_unseen_codes": True, "missing": {}}
     made = {s.id: " ".join(s.words) for s in sections(found)}
-    assert "Better without phenotypes: numbers of events and of different entries (0.760)" in made["outcome"]
+    assert "they predict worse than numbers of events and of different entries (0.76)" in made["outcome"]
     assert '"size"' in made["outcome"] and "covariates alone (" not in made["outcome"]
-    assert "yes, hardly: the right code is 0.6 % more probable" in made["completion"]
+    assert "hardly predicts hidden codes. Gain 0.006 nats" in made["completion"]
 
 
 def test_findings_are_exported_and_written_for_ohdsi(tmp_path: Path) -> None:
@@ -328,44 +326,6 @@ def test_findings_are_exported_and_written_for_ohdsi(tmp_path: Path) -> None:
     counts = list(csv.DictReader(written["pc_cohort_count.csv"].read_text().splitlines()))
     assert counts[1]["cohort_subjects"] == "-11" and counts[1]["proportion"] == ""
     assert next(iter(csv.DictReader(written["pc_outcome.csv"].read_text().splitlines())))["unknown_subjects"] == "-11"
-
-
-def test_only_phenotypes_that_pass_are_counted_and_named_with_the_outcome() -> None:
-    from polyclinic.report.replication import Verdict
-    from polyclinic.report.words import _outcome
-
-    effects = [{"phenotype": r, "coefficient": c, "adjusted": 0.01} for r, c in ((0, 0.2), (1, 0.9))]
-    judged = [{"auc": 0.7, "low": 0.6, "high": 0.8}] * 3
-    found: dict[str, Any] = {"effects": effects, "judged": judged, "patients": 90, "unknown": 0}
-    named: Any = [SimpleNamespace(name="Heart failure"), SimpleNamespace(name="Phenotype 2")]
-    told = _outcome(found, named, [Verdict(True, False, "", "", ""), Verdict(False, True, "", "", "")])[0]
-    assert "1 of 1 phenotypes that come back go with" in told and "strongest risk is Heart failure" in told
-    assert "strongest risk is Phenotype 2" in _outcome(found, named, [])[0]
-    none = _outcome(found, named, [Verdict(False, True, "", "", "")] * 2)[0]
-    assert "go with the outcome" not in none
-
-
-def test_what_too_few_patients_cannot_show_is_undecided_and_keeps_its_name() -> None:
-    from polyclinic.report.replication import ENOUGH, first_words, verdicts
-
-    row = {
-        "phenotype": 0,
-        "comes_back": "no",
-        "halves": 0.3,
-        "low": 0.1,
-        "high": 0.5,
-        "holds_together": False,
-        "rho": 0.1,
-    }
-    found: dict[str, Any] = {
-        "replicable": 0,
-        "replicability": {"columns": [*row, "replicable"], "rows": [[*row.values(), False]]},
-    }
-    few, many = verdicts(found, 94)[0], verdicts(found, ENOUGH)[0]
-    assert not few.replicable and not few.failed and "94 patients are too few" in few.words
-    assert not many.replicable and many.failed and "too few" not in many.words
-    assert "can be shown to come back: 94 patients are too few" in first_words(found, 94)
-    assert "holds together: read them as descriptions" in first_words(found, ENOUGH)
 
 
 @pytest.mark.parametrize("folds", [0, 1])

@@ -98,6 +98,23 @@ def private(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return write_report(folder)
 
 
+@pytest.fixture(scope="module")
+def findings(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a run with every section: age, sex, an outcome and time to event."""
+    study = Study.parse(
+        {
+            "study": {"name": "six units", "description": "Which phenotypes do six intensive care units share?"},
+            "data": {"dataset": "icu_network", "patients": 1500, "people": True},
+            "method": {"name": "sumals", "rank": 12, "rounds": 12, "aggregation": "masked"},
+            "people": {"age": [0, 1, 50, 70, 120], "sex": True, "survival": {"time": "days", "event": "died"}},
+            "evaluate": {},
+        }
+    )
+    folder = RunFolder.create(tmp_path_factory.mktemp("findings") / "run")
+    run_study(study, make(study), folder)
+    return write_report(folder)
+
+
 def _matrix_run(place: Path, method: str, **parameters: Any) -> Path:
     """The report of a run on two made-up hospitals' feature matrices."""
     from polyclinic.studies.registry import federated
@@ -211,7 +228,7 @@ const apart = (selector) => {
     if (p.left < q.right - 1 && q.left < p.right - 1 && p.top < q.bottom - 1 && q.top < p.bottom - 1) over.push(selector + ": " + a.textContent.slice(0, 30) + " | " + b.textContent.slice(0, 30));
   }
 };
-[".tile", ".card", "figure", ".panel:not([hidden]) > *", ".codes li", "[role=tab]", "svg.chart .tick", ".controls > *"].forEach(apart);
+[".tile", ".card", "figure", ".panel:not([hidden]) > *", ".codes li", "[role=tab]", "svg.chart text:not([transform])", ".controls > *"].forEach(apart);
 for (const svg of document.querySelectorAll("svg.chart")) {
   if (!seen(svg)) continue;
   const s = svg.getBoundingClientRect();
@@ -239,7 +256,7 @@ def test_large_report_is_small_and_interactive(browser: Any, large: Path) -> Non
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-@pytest.mark.parametrize("which", ["large", "private", "groups", "alike"])
+@pytest.mark.parametrize("which", ["large", "findings", "private", "groups", "alike"])
 def test_no_tab_of_the_report_has_overlap_or_cut_text(
     browser: Any, request: pytest.FixtureRequest, which: str, width: int, tmp_path: Path
 ) -> None:
@@ -253,12 +270,33 @@ def test_no_tab_of_the_report_has_overlap_or_cut_text(
     _quiet(browser)
 
 
-def test_charts_have_marks(browser: Any, large: Path, private: Path) -> None:
+def test_title_answer_and_forest_plot_are_on_the_first_screen(browser: Any, findings: Path) -> None:
+    _width(browser, 1280, 800)
+    _open(browser, findings.as_uri())
+    ends = browser.execute_script(
+        "return ['h1', '.answer', '.keys .badge', '.panel figure svg'].map((s) => document.querySelector(s).getBoundingClientRect().bottom)"
+    )
+    assert ends == sorted(ends) and ends[0] > 0 and ends[-1] <= 800, ends
+    text = browser.execute_script("return document.querySelector('.answer').textContent")
+    rows = browser.execute_script(
+        "return [...document.querySelectorAll('#finding-outcome ~ .sheet')].find((s) => s.textContent.includes('raw codes')).querySelectorAll('tbody tr').values().map((r) => [r.cells[0].textContent, r.cells[1].textContent]).toArray()"
+    )
+    best = max(rows[1:], key=lambda r: float(r[1]))
+    assert f"{best[0]} ({float(best[1]):.2f})" in text, "the comparison with the largest AUC is named"
+    assert browser.execute_script("return document.querySelectorAll('[style]').length") == 0
+
+
+def test_no_section_of_a_report_with_age_sex_and_time_is_empty(browser: Any, findings: Path) -> None:
+    _open(browser, findings.as_uri())
+    assert "Not part of this study" not in browser.execute_script("return document.body.textContent")
+
+
+def test_charts_have_marks(browser: Any, large: Path, findings: Path, private: Path) -> None:
     _width(browser, 1280)
-    for path, charts in ((large, 5), (private, 3)):
+    for path, charts in ((large, 5), (findings, 12), (private, 3)):
         _open(browser, path.as_uri())
         marks = browser.execute_script(
-            "return [...document.querySelectorAll('svg.chart')].map((s) => s.querySelectorAll('path.line, rect[class^=h], .dot').length)"
+            "return [...document.querySelectorAll('svg.chart')].map((s) => s.querySelectorAll('path.line, path[class^=h], .dot, .bar, .box').length)"
         )
         assert len(marks) >= charts and min(marks) > 0
 

@@ -31,7 +31,8 @@ def _run(path: Path, patients: int, method: dict[str, object], **more: object) -
 @pytest.fixture(scope="session")
 def plain_run(tmp_path_factory: pytest.TempPathFactory) -> RunFolder:
     """Phenotypes without privacy noise; small enough that many counts must be hidden."""
-    return _run(tmp_path_factory.mktemp("runs") / "plain", 600, {"name": "localtf", "rank": 8, "rounds": 12})
+    method = {"name": "localtf", "rank": 8, "rounds": 12}
+    return _run(tmp_path_factory.mktemp("runs") / "plain", 600, method, evaluate={})
 
 
 @pytest.fixture(scope="session")

@@ -21,12 +21,12 @@ from polyclinic.cli import main
 from polyclinic.errors import ConfigError
 from polyclinic.records.attrition import Attrition, shared
 from polyclinic.report.cards import cards
+from polyclinic.report.charts.rows import flow_boxes
 from polyclinic.report.contents import RunContents
 from polyclinic.report.export.owner_view import local_view, write_local_report
 from polyclinic.report.export.tables import export
 from polyclinic.report.hiding import hiding
 from polyclinic.report.html import render
-from polyclinic.report.words import flow
 from polyclinic.studies.run_folder import RunFolder
 
 
@@ -93,26 +93,9 @@ def test_a_phenotype_without_a_name_says_why_and_the_top_of_the_page_what_would_
     said = hiding(contents, found)
     assert said is not None and "cannot be named here" in said.headline and said.helps
     page = render(contents)
-    assert page.index("cannot be named here") < page.index("What was found")
+    assert page.index("cannot be named here") < page.index("All phenotypes")
     assert "two patients hold most of its strongest codes" in page
     assert "report RUN --local SITE" in page
-
-
-def test_a_phenotype_that_failed_a_test_names_the_test_that_it_failed(plain_run: RunFolder) -> None:
-    columns = ["phenotype", "comes_back", "halves", "low", "high", "holds_together", "rho", "replicable"]
-    rows = [
-        [0, "no", 0.3, 0.1, 0.5, True, 0.4, False],
-        [1, "yes", 0.95, 0.9, 1.0, False, 0.0, False],
-        [2, "no", 0.3, 0.1, 0.5, False, 0.0, False],
-    ]
-    contents = RunContents.read(plain_run)
-    rows += [[r, "yes", 0.95, 0.9, 1.0, True, 0.4, True] for r in range(3, len(contents.phenotypes.weights))]
-    found = {"replicable": len(rows) - 3, "replicability": {"columns": columns, "rows": rows}}
-    told = cards(replace(contents, findings=found))
-    assert [c.reason for c in told[:4]] == ["failed", "failed", "failed", ""]
-    halves = "another half of the patients gives another phenotype (0.30)"
-    together = "its codes do not go together in patients nobody looked at"
-    assert [c.why(11) for c in told[:4]] == [halves, together, f"{halves}; {together}", ""]
 
 
 def test_codes_that_noise_explains_are_not_said_to_be_of_few_patients(plain_run: RunFolder) -> None:
@@ -203,23 +186,6 @@ def test_an_outcome_that_cannot_be_shown_has_a_reason(fitted: tuple[pc.SumALS, l
     assert odd is not None and "other values than 0 and 1" in odd.reason
 
 
-def test_the_page_counts_unknown_outcomes_or_prints_the_reason(
-    plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
-) -> None:
-    run = copied(plain_run)
-    place = run.path / "association.json"
-    stored = json.loads(place.read_text())
-    stored |= {"unknown": 37, "outcome": "in-hospital death", "sites_without": ["CCU"]}
-    place.write_text(json.dumps(stored))
-    page = render(RunContents.read(run))
-    assert "37 of 600 patients have no known outcome" in page and "In-hospital death" in page
-    stored |= {"effects": [], "judged": [], "roc": [], "calibration": [], "events": None, "reason": "nobody knows"}
-    place.write_text(json.dumps(stored))
-    page = render(RunContents.read(run))
-    assert "The outcome that was asked for cannot be shown:</strong> nobody knows" in page
-    assert 'id="tab-outcome"' in page
-
-
 def test_attrition_gives_no_small_count() -> None:
     steps = [
         {"step": "read a", "rows_in": 1000, "rows_out": 996, "dropped": {"no code": 4}},
@@ -231,10 +197,10 @@ def test_attrition_gives_no_small_count() -> None:
 
 
 def test_nobody_computes_how_few_were_left_out_from_how_many_take_part() -> None:
-    def told(*patients: int) -> str:
-        return flow({"attrition": shared([Attrition(f"step {k}", n, 0) for k, n in enumerate(patients)], 11)})
+    def told(*patients: int) -> list[str]:
+        steps = shared([Attrition(f"step {k}", n, 0) for k, n in enumerate(patients)], 11)
+        return [f"{b.count} {b.lost}".strip() for b in flow_boxes({"attrition": steps}, {})]
 
-    assert told(983, 976, 976).startswith("Almost all patients of the sources take part")  # 976 is on the page
-    assert told(983, 976, 600).startswith("Of 976 patients left after the step 'step 1', 600 take part")
-    assert told(983, 800, 600).startswith("Of 983 patients in the sources, 600 take part")
-    assert told(983, 800, 7) == ""
+    assert told(983, 976, 976) == ["not shown", "976", "976"]
+    assert told(983, 976, 600) == ["not shown", "976", "600 left out: 376"]
+    assert told(983, 800, 600) == ["983", "800 left out: 183", "600 left out: 200"]

@@ -80,17 +80,16 @@ def test_parameters_are_words_and_privacy_never_a_bare_epsilon(formal_run: RunFo
     assert words in _parsed(render(RunContents.read(formal_run))).text
 
 
-def test_heads_of_odds_ratios_say_of_what(plain_run: RunFolder) -> None:
-    from polyclinic.report.columns import TABLES
-
+def test_every_odds_ratio_is_the_same_adjusted_one(plain_run: RunFolder) -> None:
     run = RunContents.read(plain_run)
     assert run.effects
-    page = render(replace(run, findings={}))
-    heads = re.findall(r"<(?:th|dt)[^>]*>([^<]*odds ratio[^<]*)</", page)
-    assert len(heads) > run.rank  # the summary, the Outcome page and every card that has one
-    assert all("per sd" in h for h in heads), heads
-    assert "odds ratio per sd" in TABLES["association"].columns
-    assert "per standard deviation (sd) of the membership" in _parsed(page).text
+    page = render(run)
+    assert "per sd" not in page and "association.json" not in page
+    for e in run.effects:
+        if e["odds_ratio"] is not None:
+            interval = f"{e['odds_ratio']:.2f} ({e['low']:.2f}\N{EN DASH}{e['high']:.2f})"
+            assert page.count(interval) >= 2, "the table of all phenotypes, and its card"
+    assert 'id="panel-outcome"' not in page
 
 
 def test_numbers_of_rounds_say_what_they_count(tmp_path: Path) -> None:
@@ -118,31 +117,30 @@ def test_numbers_of_rounds_say_what_they_count(tmp_path: Path) -> None:
     seconds = told["rounds"]["seconds since the start"]
     assert seconds == sorted(seconds)
     text = _parsed(render(run)).text
-    assert f"those that change the model: {learned}." in text
-    assert f"those after {learned} are sums after the fit." in text
-    assert "rounds of learning" in text
-    if len(parts) > learned:
-        assert f"goes on to {max(parts)}" in text
+    last = max(*booked, *parts)
+    assert f"after {learned} of at most" in text or f"The model trained for {learned} rounds." in text
+    assert f"Round 0 is set-up. Rounds {learned + 1} to {last} are evaluation" in text
 
 
-def test_an_outcome_that_was_asked_for_has_a_page_with_the_reason(plain_run: RunFolder, formal_run: RunFolder) -> None:
-    """Also where the method learned no phenotypes, or nobody paid for the outcome."""
+def test_an_outcome_that_was_asked_for_and_is_not_shown_has_a_reason(
+    plain_run: RunFolder, formal_run: RunFolder
+) -> None:
+    """Also where the method learned no phenotypes, or the budget covers no outcome."""
 
     def page(run: RunContents, *, asked: bool) -> str:
         study = {**run.study["study"], "labels": {"outcome": "mortality", "days": 30} if asked else None}
-        return render(replace(run, study={**run.study, "study": study}))
+        return _parsed(render(replace(run, study={**run.study, "study": study}))).text
 
     plain = RunContents.read(plain_run)
-    without = replace(plain, model=None, association={}, presence={})  # what a run of a method without a model holds
+    without = replace(plain, model=None, findings={}, presence={})  # what a run of a method without a model holds
     assert without.kind == "other"
-    panel = re.search(r'id="panel-outcome".*?</section>', page(without, asked=True), re.S)
-    assert panel and "cannot be shown:" in panel[0] and "LocalTF learned a model without phenotypes" in panel[0]
-    assert 'id="tab-outcome"' in page(without, asked=True)
-    assert 'id="panel-outcome"' not in page(without, asked=False)
-    paid = page(RunContents.read(formal_run), asked=True)
-    assert "nothing of the privacy budget was spent on them" in paid
-    assert 'id="panel-outcome"' not in page(RunContents.read(formal_run), asked=False)
-    assert "cannot be shown" not in page(plain, asked=True)  # it is
+    said = "The outcome that the study names is not shown: "
+    assert f"{said}LocalTF learned a model" in page(without, asked=True)
+    assert said not in page(without, asked=False)
+    formal = RunContents.read(formal_run)
+    assert f"{said}the privacy budget covers no analysis of an outcome" in page(formal, asked=True)
+    assert said not in page(formal, asked=False)
+    assert said not in page(plain, asked=True)  # it is shown
 
 
 def test_the_page_carries_a_policy_that_allows_only_its_own_script(plain_run: RunFolder) -> None:
@@ -187,10 +185,10 @@ def test_a_formal_run_shows_its_guarantee_and_nothing_unpaid(
     formal_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
 ) -> None:
     run = RunContents.read(formal_run)
-    assert run.formal and not run.presence and not run.association
+    assert run.formal and not run.presence
     page = render(run)
     text = _parsed(page).text
-    assert "not paid for" in text
+    assert "Only what the privacy budget covers is shown: the model." in text
     assert "formal, patient-level: ε\u00a0=\u00a08 at δ\u00a0=\u00a01e-05" in text
     assert not re.search(r"ε\s*=?\s*[\d.]+\s*</td>", page), "an epsilon without its delta"
     assert "odds ratio" not in text.lower()
@@ -199,19 +197,16 @@ def test_a_formal_run_shows_its_guarantee_and_nothing_unpaid(
     metrics = json.loads(other.metrics.read_text())
     assert metrics["simulation_only"]["auc"] is not None
     other.write_json(other.metrics, {**metrics, "simulation_only": dict.fromkeys(metrics["simulation_only"], 0.123)})
-    for name in ("presence.json", "association.json", "neighbours.json"):
+    for name in ("presence.json", "neighbours.json"):
         (other.path / name).write_text('{"sites": {"MICU": 3}, "events": 3, "figures": {}}')
     for file in (other.path / "sites").glob("*/memberships.npz"):
         file.unlink()
     assert render(RunContents.read(other)) == page
 
 
-def test_every_place_with_an_accuracy_figure_carries_the_guarantee(plain_run: RunFolder) -> None:
+def test_every_tab_with_an_accuracy_figure_carries_the_guarantee(plain_run: RunFolder) -> None:
     text = render(RunContents.read(plain_run))
-    tiles = re.findall(r'<div class="tile">(.*?)</div>', text, re.S)
-    merit = [t for t in tiles if "AUC" in t or "fit:" in t]
-    assert len(merit) == 2 and all('class="badge none"' in t for t in merit)
-    for panel in ("model", "maps", "outcome", "course"):
+    for panel in ("summary", "model", "maps", "findings", "course"):
         part = re.search(rf'id="panel-{panel}".*?</section>', text, re.S)
         assert part is not None and 'class="badge none"' in part[0], panel
 
@@ -224,8 +219,22 @@ def test_a_heuristic_run_warns(plain_run: RunFolder, copied: Callable[[RunFolder
     text = render(RunContents.read(run))
     assert text.count("is not proven") > 5
     assert "Do not quote the epsilon" in text
-    for part in re.findall(r'<div class="tile">(.*?)</div>', text, re.S):
-        assert ("AUC" not in part) or "heuristic, entry-level" in part
+    first = text[text.index('class="answer"') : text.index('<svg class="chart wide')]
+    assert "heuristic, entry-level" in first, "next to the answer"
+
+
+def test_an_exact_count_never_stands_next_to_a_noisy_one(
+    plain_run: RunFolder, copied: Callable[[RunFolder], RunFolder]
+) -> None:
+    """Under [privacy], formal or heuristic, the page does not depend on exact counts at all."""
+    run = copied(plain_run)
+    study = json.loads(run.study.read_text())
+    study["study"]["privacy"] = {"epsilon": 1.0, "delta": 1e-6, "level": "patient"}
+    run.study.write_text(json.dumps(study))
+    page = render(RunContents.read(run))
+    counts = json.loads((run.path / "presence.json").read_text())
+    (run.path / "presence.json").write_text(json.dumps({**counts, "totals": [12345] * 8, "sites": {"MICU": 12345}}))
+    assert render(RunContents.read(run)) == page and "12,345" not in page
 
 
 def test_an_epsilon_never_stands_alone(formal_run: RunFolder) -> None:
@@ -318,14 +327,14 @@ def test_a_federation_that_released_no_counts_shows_none(
     import shutil
 
     run = copied(plain_run)
-    for name in ("presence.json", "presence.npz", "association.json"):
+    for name in ("presence.json", "presence.npz", "findings.json"):
         (run.path / name).unlink()
     for name in ("sites", "ledgers"):
         shutil.rmtree(run.path / name)
     text = _parsed(render(RunContents.read(run))).text
     assert "could not be checked that none describes a single patient" in text
     assert "The ledgers are with the sites" in text
-    for word in ("odds ratio", "prevalence", "shared by", "eff. contributors"):
+    for word in ("odds ratio", "prevalence", "shared by", "effective sample size"):
         assert word not in text, word
 
 

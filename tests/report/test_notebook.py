@@ -13,6 +13,7 @@ from rich.console import Console
 
 import polyclinic as pc
 from polyclinic.cli import console as speaking
+from polyclinic.errors import DataError
 from polyclinic.protocol.outcome import Progress
 
 
@@ -54,6 +55,27 @@ def test_plots_are_charts_that_name_the_guarantee(model: pc.LocalTF, make: str) 
     chart = pc.plots.phenotype(model, 0) if make == "phenotype" else getattr(pc.plots, make)(model)
     spec = chart.to_dict()
     assert spec["data"]["values"] and "no bound" in spec["title"]["subtitle"]
+
+
+def test_figures_of_findings_are_charts_with_intervals_and_names() -> None:
+    pytest.importorskip("altair")
+    sites = pc.datasets.icu_network(patients=600, seed=0, people=True)
+    replicated = pc.replicate(pc.SumALS(rank=4, rounds=6), sites)
+    findings = pc.evaluate(replicated, sites)
+    assert findings.outcome is not None
+    model = replicated.model.result_.rename({0: "My phenotype"})
+    rows = {}
+    for make in ("forest", "replication", "calibration", "survival"):
+        spec = getattr(pc.plots, make)(model, findings).to_dict()
+        rows[make] = spec["data"]["values"]
+        assert rows[make] and "no bound" in spec["title"]["subtitle"], make
+        assert all({"low", "high"} <= r.keys() for r in rows[make]), make
+    assert "My phenotype" in {r["name"] for r in rows["replication"]}
+    assert {round(r["odds ratio"], 6) for r in rows["forest"]} == {
+        round(r["odds_ratio"], 6) for r in findings.outcome.effects if r["odds_ratio"]
+    }
+    with pytest.raises(DataError, match="no survival of 17"):
+        pc.plots.survival(model, findings, 17)
 
 
 def _shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, seconds: float) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import csv
 import tomllib
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
 from typing import Final
@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 from polyclinic.datasets.law import draw_events, draw_outcome, unit_columns
 from polyclinic.datasets.truth import Truth
 from polyclinic.errors import ConfigError
+from polyclinic.records.sites.people import People
 from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
@@ -53,6 +54,7 @@ def icu_network(
     background: float = 0.15,
     mortality: float = 0.12,
     own_vocabulary: bool = False,
+    people: bool = False,
 ) -> Sites:
     """Make six synthetic intensive care units whose phenotypes, patients and deaths follow a known truth.
 
@@ -78,6 +80,8 @@ def icu_network(
     own_vocabulary
         Each unit lists only the codes it has seen, in its own order, so that codes must be aligned first
         (``pc.align``).
+    people
+        Give every patient age, sex and days to death or to when the patient was last seen (up to a year).
 
     Returns
     -------
@@ -133,7 +137,19 @@ def icu_network(
         coords, values = draw_events(np.hstack([members[unit], noise]), mixed, rng)
         tensor = SparseTensor(coords, values, (n, *(len(a.labels or ()) for a in axes)), axes)
         sites.append(Site(unit, _only_seen(tensor, rng) if own_vocabulary else tensor, labels=labels))
+    if people:  # from a generator of their own: codes and deaths are the same with and without them
+        rng = np.random.default_rng([seed, 1])
+        sites = [replace(s, people=_people(s.name == "NICU", np.asarray(s.labels), rng)) for s in sites]
     return Sites(sites, truth)
+
+
+def _people(newborn: bool, died: NDArray[np.generic], rng: np.random.Generator) -> People:
+    """Age, sex and follow-up: those who died are older, and die within weeks; the others are seen for up to a year."""
+    n, dead = len(died), died == 1
+    age = np.zeros(n) if newborn else np.clip(rng.normal(60 + 7 * dead, 15), 18, 95).round()
+    sex = np.where(rng.random(n) < 0.44, "F", "M")
+    days = np.where(dead, rng.gamma(1.2, 18, n), rng.uniform(20, 365, n))
+    return People({"age": age, "sex": sex}, np.minimum(days, 365).round(1), dead)
 
 
 def _sizes(patients: int, sizes: Mapping[str, int] | None) -> dict[str, int]:

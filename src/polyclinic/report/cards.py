@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Container, Sequence
-from dataclasses import dataclass
-from typing import Final, Literal
+from collections.abc import Container, Mapping
+from dataclasses import dataclass, replace
+from typing import Any, Final, Literal
 
 import numpy as np
 from markupsafe import Markup
@@ -13,38 +13,16 @@ from numpy.typing import NDArray
 
 from polyclinic.analysis.simulated.presence import ABSENT
 from polyclinic.analysis.simulated.shown_codes import NAMED
+from polyclinic.report.cells import rows_of
+from polyclinic.report.charts.rows import COSINE, natural
 from polyclinic.report.charts.svg import Series, line_chart
 from polyclinic.report.contents import RunContents
+from polyclinic.report.names import ORDERED, CardCode, suggest_name
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["AtSite", "CardCode", "PhenotypeCard", "cards", "suggest_name"]
-
 LISTED: Final = 15  # codes of a mode that a card lists
-LOOSE: Final = frozenset(
-    "and or with without of the by in to for from on at as except that caused other due a an".split()  # noqa: SIM905
-)
 _BIN: Final = re.compile(r"(-?\d+) to -?\d+ days")
-ORDERED: Final = ("visit", "time")  # modes whose positions follow one another
 LEAST: Final = 0.005  # codes with a smaller share are not listed
-
-
-@dataclass(frozen=True)
-class CardCode:
-    """A code of a phenotype: its part of the phenotype's weight in its mode."""
-
-    label: str
-    name: str
-    weight: float
-    share: float
-
-    @property
-    def brief(self) -> str:
-        """Its name; of a path, the end and the part before it.
-
-        >>> CardCode("x", "endocrine|glucose metabolism|DKA", 1.0, 1.0).brief
-        'glucose metabolism, DKA'
-        """
-        return ", ".join(part.strip() for part in self.name.split("|")[-2:] if part.strip()) or self.name
 
 
 @dataclass(frozen=True)
@@ -80,7 +58,7 @@ class PhenotypeCard:
     prevalence: float | None = None
     carriers: int | None = None
     contributors: float | None = None
-    effect: dict[str, object] | None = None
+    effect: Mapping[str, Any] | None = None  # its row of the outcome's effects
     too_few: bool = False  # it describes single patients, so its codes are not shown
     kept: float = 1.0  # share of the squared weight that shown codes hold, in the mode that has least of it
     least: str = ""  # that mode
@@ -88,6 +66,7 @@ class PhenotypeCard:
     reason: Literal["", "carriers", "few", "held", "noise", "noisy", "failed"] = ""  # why no name is suggested
     fault: str = ""  # which test of the halves it failed, and how
     hidden_share: tuple[float, ...] = ()  # per mode: share of the weight that hidden codes hold
+    piece_of: int | None = None  # number of the phenotype that this is a piece of
     courses: tuple[tuple[str, str], ...] = ()  # ordered modes (visits, times) and the line of the phenotype over them
 
     @property
@@ -137,26 +116,58 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
     from polyclinic.report.replication import verdicts  # it imports this module's cards
 
     judgements = verdicts(run.findings, run.patients)
-    names: set[str] = set()
+    names = set(run.phenotypes.names)
+    lifts = _lifts(run)
     out = []
-    for r in range(len(run.phenotypes.weights)):
-        failure = judgements[r].reason if judgements and judgements[r].failed else None
-        out.append(_card(run, r, failure, names))
+    for r in range(run.rank):
+        failure = judgements[r].words if judgements and judgements[r].failed else None
+        out.append(_card(run, r, failure, names, lifts))
         names.add(out[-1].name)
-    return tuple(out)
+    return tuple(replace(c, piece_of=k) for c, k in zip(out, _pieces(run)))
 
 
-def _card(run: RunContents, r: int, failure: str | None, names: Container[str]) -> PhenotypeCard:
+def _pieces(run: RunContents) -> list[int | None]:
+    """Per phenotype the number of a heavier one that has the same codes of one mode; None: it is no piece.
+
+    Without [privacy] the fit joined pieces already, by patients; with it only the codes may be compared.
+    """
+    if not run.findings.get("forecast"):
+        return [None] * run.rank
+    visible = [np.where(h, 0.0, f) for f, h in zip(run.factors, run.hidden)]
+    unit = [v / np.maximum(np.linalg.norm(v, axis=0), 1e-300) for v in visible]
+    alike = np.max([u.T @ u for u in unit], axis=0) >= COSINE
+    out: list[int | None] = []
+    for r in range(run.rank):
+        heavier = [k for k in range(r) if alike[r, k] and out[k] is None]
+        out.append(heavier[0] + 1 if heavier else None)
+    return out
+
+
+def _lifts(run: RunContents) -> list[NDArray[np.float64]]:
+    """Per mode (I_n, R): a code's part of a phenotype over its part of all phenotypes, from codes that may be shown."""
+    visible = [np.where(h | ~run.carried, 0.0, np.abs(f)) for f, h in zip(run.factors, run.hidden)]
+    sums = [np.maximum(v.sum(0), 1e-300) for v in visible]
+    events = np.abs(run.phenotypes.weights) * np.prod(sums, axis=0)
+    shares = [v / s for v, s in zip(visible, sums)]
+    overall = [(s * events).sum(1, keepdims=True) / max(float(events.sum()), 1e-300) for s in shares]
+    return [s / np.maximum(o, 1e-300) for s, o in zip(shares, overall)]
+
+
+def _card(
+    run: RunContents, r: int, failure: str | None, names: Container[str], lifts: list[NDArray[np.float64]]
+) -> PhenotypeCard:
     """Make the card of one phenotype. ``names`` are those of other phenotypes already."""
     too_few = not run.carried[r]
-    codes, suppressed, shares = _codes(run, r, too_few)
+    codes, suppressed, shares = _codes(run, r, too_few, lifts)
     hidden_by = _reason(run, r)
     reason = hidden_by or ("failed" if failure is not None else "")
     name = f"Background {r + 1}" if r in run.background else f"Phenotype {r + 1}"
-    if not reason and r not in run.background:  # where all its names are taken, its number tells it apart
+    if run.phenotypes.names and run.phenotypes.names[r]:  # a person's own name
+        name = run.phenotypes.names[r]
+    elif not reason and r not in run.background:  # where all its names are taken, its number tells it apart
         suggestion = suggest_name(codes)
         name = suggest_name(codes, avoid=names) or (f"{suggestion} ({r + 1})" if suggestion else name)
-    carriers = run.presence["totals"][r] if run.presence else None
+    carriers, share = _patients(run, r)
     contributors = run.presence.get("contributors")
     least = int(run.kept[r].argmin())
     return PhenotypeCard(
@@ -166,10 +177,10 @@ def _card(run: RunContents, r: int, failure: str | None, names: Container[str]) 
         codes,
         suppressed,
         _at_sites(run, r),
-        None if carriers is None or not run.patients else carriers / run.patients,
+        share,
         carriers,
         contributors[r] if contributors is not None else None,
-        next((e for e in run.association.get("effects", ()) if e["phenotype"] == r and r not in run.background), None),
+        next((e for e in run.effects if e["phenotype"] == r and e["odds_ratio"] is not None), None),
         too_few,
         float(run.kept[r, least]),
         run.axes[least].name,
@@ -177,16 +188,27 @@ def _card(run: RunContents, r: int, failure: str | None, names: Container[str]) 
         reason,
         failure or "" if reason == "failed" else "",
         shares,
-        () if too_few else _courses(run, r, name),
+        courses=() if too_few else _courses(run, r, name),
     )
 
 
+def _patients(run: RunContents, r: int) -> tuple[int | None, float | None]:
+    """How many patients have the phenotype, and their share: of all patients, or of an owner's own."""
+    people = (
+        None if run.owner else next((p for p in rows_of(run.findings.get("prevalence")) if p["phenotype"] == r), None)
+    )
+    if people is not None:
+        return people["patients"], people["share"]
+    count = run.presence["totals"][r] if run.presence else None
+    return count, None if count is None or not run.patients else count / run.patients
+
+
 def _codes(
-    run: RunContents, r: int, too_few: bool
+    run: RunContents, r: int, too_few: bool, lifts: list[NDArray[np.float64]]
 ) -> tuple[tuple[tuple[str, tuple[CardCode, ...]], ...], int, tuple[float, ...]]:
     """Return the codes of every mode that may be shown, how many may not, and the share of weight of hidden codes."""
     modes, suppressed, shares = [], 0, []
-    for axis, factor, hide in zip(run.axes, run.factors, run.hidden):
+    for axis, factor, hide, lift in zip(run.axes, run.factors, run.hidden, lifts):
         secret = np.ones(len(factor), bool) if too_few else hide[:, r]
         column = np.abs(factor[:, r])
         for mode, rows in axis.modes(len(factor)):
@@ -196,7 +218,10 @@ def _codes(
             visible = [rows[i] for i in order if not hidden[i]]
             suppressed += len(order) - len(visible)
             codes = (
-                CardCode(axis.code(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total) for i in visible
+                CardCode(
+                    axis.code(i), axis.describe(i), float(factor[i, r]), float(column[i]) / total, float(lift[i, r])
+                )
+                for i in visible
             )
             modes.append((mode, tuple(codes)))
             shares.append(float(own.sum() if too_few else own[hidden].sum()) / total)
@@ -205,17 +230,18 @@ def _codes(
 
 def _at_sites(run: RunContents, r: int) -> tuple[AtSite, ...]:
     """Return the phenotype's strength and carriers at every site."""
-    patients = run.presence.get("sites") or {}
-    return (
-        tuple(
+    sites = run.presence.get("sites") or {}
+    rows = (
+        [
             AtSite(s, strength, carriers, None if carriers is None or not n else carriers / n)
             for (s, n), strength, carriers in zip(
-                patients.items(), run.presence["strength"][r], run.presence["carriers"][r]
+                sites.items(), run.presence.get("strength", [()] * run.rank)[r], run.presence["carriers"][r]
             )
-        )
-        if patients
-        else ()
+        ]
+        if sites
+        else []
     )
+    return tuple(sorted(rows, key=lambda a: natural(a.site)))
 
 
 def _courses(run: RunContents, r: int, name: str) -> tuple[tuple[str, str], ...]:
@@ -268,53 +294,3 @@ def _reason(run: RunContents, r: int) -> Literal["", "carriers", "few", "held", 
         return "few"
     by_two = float(square[run.held[least][:, r]].sum())
     return "held" if by_two > float(square.sum()) / 2 else "few"
-
-
-def suggest_name(modes: Sequence[tuple[str, Sequence[CardCode]]], *, avoid: Container[str] = ()) -> str:
-    """A name from the heaviest codes: diagnoses speak first, then what was done or given.
-
-    A second code is added where it weighs nearly as much, or where the first is the name of another phenotype already
-    (``avoid``). A clinician will choose better words (review sheet). Empty if no code may be shown.
-
-    >>> suggest_name([("drug", (CardCode("7", "furosemide", 1, 0.4),)),
-    ...               ("diagnosis", (CardCode("428.0", "congestive heart failure", 1, 0.6), CardCode("401.9", "hypertension", 1, 0.1)))])
-    'Congestive heart failure'
-    """
-    order = sorted(modes, key=lambda m: 0 if "diag" in m[0].lower() or "condition" in m[0].lower() else 1)
-    lists = [codes for mode, codes in order if codes and mode not in ORDERED]
-    if not lists:
-        return ""
-    first = lists[0]
-    similar = len(first) > 1 and first[1].share >= 0.7 * first[0].share
-    tries = [
-        _joined(first[:2] if similar else first[:1]),
-        _joined(first[:2]),
-        *(_joined((first[0], x[0])) for x in lists[1:]),
-    ]
-    unused = [t for t in [*tries, _joined(first[:3])] if t not in avoid]
-    return unused[0] if unused else ""
-
-
-def _joined(codes: Sequence[CardCode]) -> str:
-    text = " and ".join(dict.fromkeys(_short(c.name) for c in codes))
-    return text[:1].upper() + text[1:]
-
-
-def _short(name: str, limit: int = 48) -> str:
-    """The part of a description before its qualifications, or the end of a path; at most ``limit`` characters.
-
-    >>> _short("Pneumonia (except that caused by tuberculosis); other"), _short("endocrine|glucose metabolism|DKA")
-    ('Pneumonia (except that caused by tuberculosis)', 'glucose metabolism, DKA')
-    """
-    if "|" in name:  # a path: its end says what it is, the part before it of what ("diabetes mellitus, Type I")
-        return _cut(", ".join(part.strip() for part in name.split("|")[-2:] if part.strip()) or name, limit)
-    return _cut(name.split(",")[0].split(";")[0].strip() or name.strip(), limit)
-
-
-def _cut(head: str, limit: int) -> str:
-    if len(head) <= limit:
-        return head
-    words = head[: limit - 1].rsplit(" ", 1)[0].split(" ")
-    while len(words) > 1 and words[-1].strip("(").lower() in LOOSE:  # a name does not end in "and ..."
-        words.pop()
-    return " ".join(words) + "\N{HORIZONTAL ELLIPSIS}"

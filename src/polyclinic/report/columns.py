@@ -61,27 +61,13 @@ TABLES: Final[dict[str, ReportTable]] = {
     ),
     "codes": ReportTable(
         f"The TOP codes of each phenotype and mode, not all: at most {LISTED}, each with at least {100 * LEAST:g} % of the "
-        "phenotype's weight in that mode (`share` is of the whole mode, so the shares listed add up to less than 1). A row "
-        "with `shown` false stands for all codes that may not be shown.",
-        (*_PHENOTYPE, "mode", "code", "description", "weight", "share", "shown"),
+        "phenotype's weight in that mode (`share` is of the whole mode, so the shares listed add up to less than 1). `lift` is the "
+        "share over the code's share of all phenotypes together. A row with `shown` false stands for all codes that may not be shown.",
+        (*_PHENOTYPE, "mode", "code", "description", "weight", "share", "lift", "shown"),
     ),
     "sites": ReportTable(
         "One row a phenotype and site: strength relative to the strongest site.",
         (*_PHENOTYPE, "site", "relative strength", "patients", "prevalence"),
-    ),
-    "association": ReportTable(
-        "One row a phenotype: logistic regression of the study's outcome on all memberships, per standard deviation (sd) of each; those of carriers are under the findings.",
-        (
-            *_PHENOTYPE,
-            *("coefficient per sd", "coefficient low", "coefficient high"),
-            *("odds ratio per sd", "odds ratio low", "odds ratio high"),
-            *("p-value", "adjusted p-value (Benjamini-Hochberg)"),
-        ),
-    ),
-    "prediction": ReportTable("How well the outcome is told, by predictor.", ("predictor", "auc", "low", "high")),
-    "roc": ReportTable("The curve of the prediction.", ("false positive rate", "true positive rate")),
-    "calibration": ReportTable(
-        "Predicted against observed, in groups of patients.", ("predicted risk", "observed share", "low", "high")
     ),
     "groups": ReportTable(
         "Mixtures: one row a group, its centre; empty where a group has too few patients.",

@@ -19,13 +19,13 @@ from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.models.similarity import Similarity
 from polyclinic.privacy.card.card import Card
 from polyclinic.privacy.ledger.ledger import Ledger
+from polyclinic.report.cells import rows_of
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.axis import Axis
 
 if TYPE_CHECKING:
     from polyclinic.models.file import Learned
 
-__all__ = ["Kind", "RunContents"]
 
 Kind = Literal["phenotypes", "mixture", "similarity", "other"]
 Array = NDArray[Any]
@@ -41,9 +41,8 @@ class RunContents:
         ``study.json``, ``metrics.json``, ``outcome.json``.
     model
         The released model as a value; None where the method answers a question and learns nothing.
-    presence, association, few, held, neighbours
-        Counts of patients and outcome tables of a simulation, small cells already removed; empty in a federation and
-        under a formal guarantee, where nobody paid for them.
+    presence, few, held, neighbours
+        Counts of patients, small cells already removed; empty where the privacy budget covers no exact count.
     owner
         The site whose owner alone may read this view (:func:`polyclinic.report.export.owner_view.local_view`); None: for sharing.
     attrition
@@ -58,7 +57,6 @@ class RunContents:
     outcome: Mapping[str, Any]
     model: Learned | None
     presence: Mapping[str, Any] = field(default_factory=dict)
-    association: Mapping[str, Any] = field(default_factory=dict)
     few: tuple[Array, ...] = ()
     comparison: Mapping[str, Any] = field(default_factory=dict)
     audit: Mapping[str, Any] = field(default_factory=dict)
@@ -83,6 +81,8 @@ class RunContents:
                 hint="name the folder that `polyclinic demo`, `simulate` or `coordinator` wrote; has the run ended?",
             )
         formal = run.read_json(outcome)["privacy"]["guarantee"] == "formal"
+        # an exact count next to a noisy one would undo the noise, also of a heuristic guarantee
+        exact = not formal and run.read_json(run.study)["study"].get("privacy") is None
         presence_arrays = {} if formal else _arrays(run.path / "presence.npz")
         ledgers = {f.name.removesuffix(".jsonl"): f for f in sorted(run.ledgers.glob("*.jsonl"))}
         return cls(
@@ -91,20 +91,19 @@ class RunContents:
             run.read_json(run.metrics),
             run.read_json(outcome),
             run.read_model(),
-            {} if formal else _optional(run.path / "presence.json"),
-            {} if formal else _optional(run.path / "association.json"),
+            _optional(run.path / "presence.json") if exact else {},
             tuple(
                 presence_arrays[f"few{n}"] for n in range(1, len(presence_arrays) + 1) if f"few{n}" in presence_arrays
             ),
             _optional(run.path / "comparison.json"),
             _optional(run.path / "audit.json"),
             _optional(run.path / "review.json"),
-            {} if formal else _optional(run.path / "neighbours.json"),
+            _optional(run.path / "neighbours.json") if exact else {},
             ledgers,
             tuple(
                 presence_arrays[f"held{n}"] for n in range(1, len(presence_arrays) + 1) if f"held{n}" in presence_arrays
             ),
-            {} if formal else _optional(run.path / "attrition.json"),
+            _optional(run.path / "attrition.json") if exact else {},
             findings=_optional(run.path / "findings.json"),
         )
 
@@ -225,9 +224,9 @@ class RunContents:
         return tuple(np.flatnonzero(self.phenotypes.background).tolist() if known is None else known)
 
     @property
-    def effects(self) -> bool:
-        """Whether there is anything to show about the outcome but the reason why there is not."""
-        return bool(self.association.get("effects"))
+    def effects(self) -> list[dict[str, Any]]:
+        """The outcome's effects, one row a phenotype; empty where no outcome was analysed."""
+        return rows_of((self.findings.get("outcome") or {}).get("effects"))
 
     @cached_property
     def shown_groups(self) -> tuple[Array, Array]:
@@ -254,6 +253,8 @@ class RunContents:
     @property
     def patients(self) -> int | None:
         """Number of patients, where it may be known."""
+        if self.findings.get("patients") and not self.owner:
+            return int(self.findings["patients"])
         sizes = list((self.presence.get("sites") or {}).values())
         return sum(sizes) if sizes and all(n is not None for n in sizes) else None
 

@@ -1,28 +1,31 @@
-"""The sections of a report that follow the fit: what comes back, Table 1, outcome, survival, unseen codes; from ``findings.json``."""
+"""The sections that follow the fit: replication, prevalence, Table 1, outcome, survival, hidden codes; from ``findings.json``."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from markupsafe import Markup
+
 from polyclinic.analysis.replication.rank_table import suggestion
+from polyclinic.report.answer import prediction
 from polyclinic.report.cells import called, p_value, rows_of, span
+from polyclinic.report.charts import clinical
+from polyclinic.report.charts.rows import calibration_rows, replication_rows, survival_groups
 from polyclinic.report.replication import replication
-from polyclinic.report.words import number
 from polyclinic.util.table import Table
 
-__all__ = ["SECTIONS", "FindingsSection", "sections"]
-
 HARDLY: Final = 0.02  # nats an event: two per cent
+CURVES: Final = 4  # survival curves that are drawn, strongest first
 SECTIONS: Final = {
-    "replicate": "What comes back",
-    "carriers": "Who has the phenotypes",
+    "replicate": "Replication",
+    "carriers": "Prevalence",
     "people": "Table 1",
     "outcome": "Outcome",
-    "survival": "Time to the event",
-    "completion": "Codes that patients have not shown",
+    "survival": "Time to event",
+    "completion": "Prediction of hidden codes",
 }
 
 
@@ -35,6 +38,7 @@ class FindingsSection:
     words: tuple[str, ...] = ()
     tables: tuple[tuple[str, Table], ...] = ()
     missing: str = ""
+    figures: tuple[tuple[str, Markup], ...] = ()
 
 
 def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[FindingsSection, ...]:
@@ -46,12 +50,13 @@ def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Findi
     for id_, title in SECTIONS.items():
         reason = found.get("not_bought", {}).get(id_, "")
         if reason and not (found.get(id_) or {}).get("note"):
-            out.append(FindingsSection(id_, title, (f"Not bought under this epsilon: {reason}.",)))
+            out.append(FindingsSection(id_, title, (f"The privacy budget does not cover this section: {reason}.",)))
         elif id_ in missing or not _there(found, id_):
             out.append(FindingsSection(id_, title, missing=missing.get(id_, "")))
         else:
             words, tables = MAKERS[id_](found, names)
-            out.append(FindingsSection(id_, title, tuple(w for w in words if w), tuple(tables)))
+            figures = FIGURES[id_](found, names) if id_ in FIGURES else ()
+            out.append(FindingsSection(id_, title, tuple(w for w in words if w), tuple(tables), figures=tuple(figures)))
     return tuple(out)
 
 
@@ -64,19 +69,18 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
         [called(names, r["phenotype"]), r["patients"], r["share"], span(r["low"], r["high"], 3), r["effective"]]
         for r in rows_of(found["prevalence"])
     ]
-    words = [f"Of {found['patients']:,} patients; counts are sums over all hospitals. Intervals are Wilson's, 95 %."]
+    words = [f"N = {found['patients']:,}. Counts are sums over all hospitals. Intervals are Wilson's."]
     if found.get("background"):
         common = ", ".join(called(names, r) for r in found["background"])
         words.append(f"Background, not counted as phenotypes and without odds ratios: {common}.")
-    columns = ["phenotype", "patients", "share", "95 %", "effective patients"]
+    columns = ["phenotype", "patients", "share", "95 % CI", "effective sample size"]
     tables = [("Prevalence", Table(columns, rows))]
     if found.get("forecast"):  # with a formal guarantee
         columns, rows = columns[:4], [r[:4] for r in rows]
         words = [
             (
-                f"About {found['patients']:,} patients, with noise: {found['privacy']['headline']}. All intervals (95 %) contain the "
-                "noise. A patient counts for the strongest phenotypes only; "
-                f"{100 * found['over_cap']:.1f} % carry more than count, and are missing from the weakest ones they carry."
+                f"N is about {found['patients']:,}, with noise: {found['privacy']['headline']}. All intervals contain the noise. A "
+                f"patient counts for the strongest phenotypes only. {100 * found['over_cap']:.1f} % of patients have more phenotypes than count."
             )
         ]
         forecast_rows = [
@@ -89,81 +93,87 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
             for r in rows_of(found["forecast"])
         ]
         expected = (
-            "Expected before anything was spent",
-            Table(["figure", "error of 95 %", "bought", "why not"], forecast_rows),
+            "Forecast before any budget was spent",
+            Table(["figure", "95 % error", "in the budget", "why not"], forecast_rows),
         )
         tables = [("Prevalence", Table(columns, rows)), expected]
     return words, tables
 
 
 def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
-    rows = rows_of(found["people"])
-    groups = list(dict.fromkeys(r["phenotype"] for r in rows))
-    groups = [None, *(g for g in groups if g is not None)]
-    tables = []
+    """One table a variable: phenotypes are rows, levels columns, and the largest standardised difference is last."""
+    rows, tables, noisy = rows_of(found["people"]), [], bool(found.get("forecast"))
     for variable in dict.fromkeys(r["variable"] for r in rows):
-        level_rows = [r for r in rows if r["variable"] == variable]
-        cell = {(r["level"], r["phenotype"]): r for r in level_rows}
+        cells = {(r["phenotype"], r["level"]): r for r in rows if r["variable"] == variable}
+        levels = list(dict.fromkeys(level for _, level in cells))
+        groups = [None, *(g for g in dict.fromkeys(g for g, _ in cells) if g is not None)]
         lines: list[list[object]] = []
-        for level in dict.fromkeys(r["level"] for r in level_rows):
-            cells = [cell.get((level, g)) for g in groups]
-            texts = [
-                ""
-                if c is None
-                else "not shown"
-                if c["patients"] is None
-                else f"{100 * c['share']:.0f} % ({100 * c['low']:.0f} to {100 * c['high']:.0f})"
-                if "low" in c
-                else f"{c['patients']:,} ({100 * c['share']:.0f} %)"
-                for c in cells
-            ]
-            lines.append([level, *texts])
-        tables.append((variable, Table([variable, *(called(names, g) for g in groups)], lines)))
-    words = "Carriers of each phenotype by public levels; small counts and those that give them away are not shown."
-    if found.get("forecast"):
-        words = "Carriers of each phenotype by public levels; intervals (95 %) contain the noise."
+        for g in groups:
+            difference = [] if noisy else [_difference(cells, levels, g)]
+            lines.append([called(names, g), *(_level(cells.get((g, level))) for level in levels), *difference])
+        last = [] if noisy else ["largest standardised difference"]
+        tables.append((variable.capitalize(), Table([variable, *levels, *last], lines)))
+    words = "Patients with each phenotype by public levels. " + (
+        "Intervals contain the noise."
+        if noisy
+        else "A standardised difference compares them with all other patients (0.1 is small). Small counts are not shown."
+    )
     return [words], tables
+
+
+def _level(cell: Mapping[str, Any] | None) -> str:
+    if cell is None or cell["patients"] is None:
+        return "" if cell is None else "not shown"
+    if "low" in cell:
+        return f"{100 * cell['share']:.0f} % ({100 * cell['low']:.0f} to {100 * cell['high']:.0f})"
+    return f"{cell['patients']:,} ({100 * cell['share']:.0f} %)"
+
+
+def _difference(cells: Mapping[Any, Mapping[str, Any]], levels: Sequence[str], group: int | None) -> str:
+    """The largest standardised difference of a level between patients with the phenotype and all others."""
+    own: list[int | None] = [cells.get((group, level), {}).get("patients") for level in levels]
+    everybody: list[int | None] = [cells.get((None, level), {}).get("patients") for level in levels]
+    counts = [(o, e - o) for o, e in zip(own, everybody) if o is not None and e is not None]
+    n, others = sum(o for o, _ in counts), sum(o for _, o in counts)
+    if group is None or len(counts) < len(levels) or not n or not others:
+        return "\N{EN DASH}"
+    shares = [(o / n, r / others) for o, r in counts]
+    spreads = [math.sqrt((a * (1 - a) + b * (1 - b)) / 2) for a, b in shares]
+    return f"{max(((a - b) / s for (a, b), s in zip(shares, spreads) if s), key=abs, default=0.0):+.2f}"
 
 
 def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     o = found["outcome"]
     if o["note"]:
-        return [f"{o['name']}: {o['note']}."], []
-    adds, tables = o["adds"], []
-    words = []
-    if adds is not None:
-        sure = "they add" if adds[1] > 0 else "it is not shown that they add anything"
-        words.append(
-            f"{o['name'].capitalize()}: phenotypes change the AUC of the covariates by {adds[0]:+.3f} ({span(adds[1], adds[2], 3)}): {sure}. "
-            f"With them it is {o['auc'][0]:.3f} ({span(o['auc'][1], o['auc'][2], 3)})."
-        )
+        return [f"{o['name'].capitalize()}: {o['note']}."], []
     if found.get("forecast"):
         return _outcome_paid(found, names)
     better = [r for r in rows_of(o["baselines"]) if r["gain_high"] is not None and r["gain_high"] < 0]
-    if better:
-        better_models = ", ".join(f"{r['model']} ({r['auc']:.3f})" for r in better)
-        size = any("numbers of events" in r["model"] for r in better)
-        hint = (
-            ' How long a record is may be all they tell: [evaluate] adjust = ["size", ...] holds it fixed.'
-            if size
-            else ""
-        )
-        words.append(f"Better without phenotypes: {better_models}.{hint}")
-    words.append(
-        f"{o['patients']:,} patients, {o['events']:,} with the outcome, {o['unknown']:,} left out because outcome or a covariate is unknown. "
-        f"Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}; a hospital's own level never leaves it."
-    )
-    placing = (
-        "placed by phenotypes of the other half, too"
-        if o["cross_fitted"]
-        else "placed by phenotypes that saw their codes, never an outcome"
-    )
-    words.append(f"Every patient is judged by the regression of the other half of the patients, and {placing}.")
+    size = any("numbers of events" in r["model"] for r in better)
+    joint = o.get("joint")
+    words = [
+        prediction(found),
+        'Record length may explain this. [evaluate] adjust = ["size", ...] adjusts for it.' if size else "",
+        (
+            f"N = {_count(o['patients'])}, {_count(o['events'])} with the outcome. {_unknown(o['unknown'])}Adjusted for "
+            f"{', '.join(o['adjusted_for']) or 'nothing'}. Each hospital's intercept stays at the hospital."
+        ),
+        ""
+        if not joint
+        else f"All phenotypes together, given the covariates: likelihood-ratio test, {joint['df']} df, p {_p(joint['p'])}.",
+        (
+            "The AUC compares patients of the same hospital. Each patient is judged by the regression of the other half of the patients. "
+            + (
+                "The phenotypes are those of the other half, too."
+                if o["cross_fitted"]
+                else "The phenotypes saw the patient's codes, never an outcome."
+            )
+        ),
+    ]
     rows = [
         [r["model"], r["auc"], span(r["low"], r["high"], 3), r["gain"], span(r["gain_low"], r["gain_high"], 3)]
         for r in rows_of(o["baselines"])
     ]
-    tables.append(("What predicts the outcome", Table(["model", "AUC", "95 %", "phenotypes add", "95 % "], rows)))
     effects = [
         [
             called(names, r["phenotype"]),
@@ -171,88 +181,118 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
             span(r["low"], r["high"]),
             p_value(r["p"]),
             p_value(r["q"]),
+            r.get("crude"),
             r["events"],
-            "yes" if r["confirmed"] else "no",
+            "in both halves" if r["confirmed"] else "",
         ]
         for r in rows_of(o["effects"])
     ]
-    columns = [
-        "phenotype",
-        "odds ratio of carriers",
-        "95 %",
-        "p",
-        "q",
-        "carriers with the outcome",
-        "confirmed in the other half",
+    columns = ["phenotype", "odds ratio", "95 % CI", "p", "q", "crude odds ratio", "patients with both", "confirmed"]
+    tables = [
+        ("Prediction of the outcome", Table(["model", "AUC", "95 % CI", "gain of the phenotypes", "95 % CI "], rows)),
+        ("Odds ratios", Table(columns, effects)),
     ]
-    tables.append(("Odds ratios", Table(columns, effects)))
     if o["calibration"]:
         lines = [[a, b, span(c, d)] for a, b, c, d in o["calibration"]]
-        tables.append(("Calibration", Table(["predicted", "observed", "95 %"], lines)))
+        tables.append(("Calibration", Table(["predicted", "observed", "95 % CI"], lines)))
     words.append(
-        "Odds ratios are of carriers against others, the other phenotypes and covariates held fixed, with a log-F(1,1) prior; p by "
-        "penalised likelihood ratio, q by Benjamini and Hochberg. Association is not cause."
+        "Odds ratios are of patients with the phenotype against all others, adjusted for covariates and the other phenotypes, with a "
+        "log-F(1,1) prior. p is by penalised likelihood ratio, q by Benjamini and Hochberg. Association is not cause."
     )
     return words, tables
+
+
+def _count(n: int | None) -> str:
+    return "not shown" if n is None else f"{n:,}"
+
+
+def _unknown(n: int | None) -> str:
+    number = "Fewer than 11" if n is None else f"{n:,}"
+    return "" if n == 0 else f"{number} patients are left out because the outcome or a covariate is unknown. "
+
+
+def _times(nats: float) -> str:
+    return f"{math.exp(nats):.3g} times"
+
+
+def _p(value: float) -> str:
+    return p_value(value) if value < 1e-4 else f"= {p_value(value)}"
 
 
 def _outcome_paid(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     """The outcome with a formal guarantee: few figures, whose intervals contain the noise."""
     o = found["outcome"]
-    area = (
-        ""
-        if o["auc"] is None
-        else f" AUC {o['auc'][0]:.3f} ({span(o['auc'][1], o['auc'][2], 3)}), of the patients it was learned from."
-    )
     words = [
-        f"{o['name'].capitalize()}: about {o['patients']:,} patients, {o['events']:,} with the outcome.{area}",
+        prediction(found),
+        f"N is about {o['patients']:,}, about {o['events']:,} with the outcome. Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}, not for hospitals.",
         (
-            f"Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}, and not for hospitals: their levels have no bounded row. What "
-            "phenotypes add to covariates, calibration and the other half's confirmation were not bought."
-        ),
-        (
-            "Odds ratios are of carriers against others, from paid moments and two paid gradients, with a normal prior of width 0.7; "
-            "intervals contain sampling and noise; p by the posterior, q by Benjamini and Hochberg. Association is not cause."
+            "Odds ratios are of patients with the phenotype against all others, with a normal prior of width 0.7. Intervals contain sampling "
+            "error and noise. p is by the posterior, q by Benjamini and Hochberg. Association is not cause. The privacy budget does not cover "
+            "comparisons with other predictors, calibration and confirmation in halves."
         ),
     ]
     rows = [
         [called(names, r["phenotype"]), r["odds_ratio"], span(r["low"], r["high"]), p_value(r["p"]), p_value(r["q"])]
         for r in rows_of(o["effects"])
     ]
-    return words, [("Odds ratios", Table(["phenotype", "odds ratio of carriers", "95 %", "p", "q"], rows))]
+    return words, [("Odds ratios", Table(["phenotype", "odds ratio", "95 % CI", "p", "q"], rows))]
 
 
 def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+    noisy = bool(found.get("forecast"))
     rows, tables = [], []
     for s in found["survival"]:
-        ratio = s["hazard_ratio"]
-        mean = s["mean"]
-        texts = "; ".join(f"{k} {v:.0f}" for k, v in mean.items())
         if s["phenotype"] is not None:
-            ratio_text = "\N{EN DASH}" if ratio is None else f"{ratio[0]:.2f} ({span(ratio[1], ratio[2])})"
-            rows.append([called(names, s["phenotype"]), ratio_text, p_value(s["p"]), p_value(s["log_rank_p"]), texts])
-        else:
-            tables.append(("Everybody", _curve(s)))
-    first = (
-        [("Hazard ratios", Table(["phenotype", "hazard ratio of carriers", "p", "log-rank p", "mean days"], rows))]
-        if rows
-        else []
+            ratio = s["hazard_ratio"] or (None, None, None)
+            means = [s["mean"].get(k) for k in ("carriers", "others")]
+            tests = [p_value(s["p"]), p_value(s["log_rank_p"])]
+            rows.append([called(names, s["phenotype"]), ratio[0], span(ratio[1], ratio[2]), *tests, *means])
+        if s["phenotype"] is None or noisy:
+            tables.append((called(names, s["phenotype"]).capitalize(), _curve(s)))
+    columns = ["phenotype", "hazard ratio", "95 % CI", "p", "log-rank p", "mean days with", "mean days without"]
+    warnings = list(dict.fromkeys(w for s in found["survival"] for w in s.get("warnings") or ()))
+    if noisy:
+        return ["Kaplan-Meier estimate from noisy counts. Intervals contain the noise.", *warnings], tables
+    words = (
+        "Actuarial (life-table) estimate on the study's grid. Hazard ratios are adjusted (Cox model, Efron's ties, stratified by hospital). "
+        "Curves are not adjusted. A point of a curve stands for 11 patients or more."
     )
-    words = [
-        "Kaplan-Meier on the study's grid; Cox's model with Efron's ties. A point of a curve stands for 11 patients or more."
-    ]
-    if found.get("forecast"):
-        words = [
-            "Kaplan-Meier from paid counts; intervals contain the noise, and a curve ends where they are 30 points wide."
-        ]
-        curves = [(called(names, s["phenotype"]), _curve(s)) for s in found["survival"] if s["phenotype"] is not None]
-        return words, [*tables, *curves]
-    return words, [*first, *tables]
+    return [words, *warnings], [("Hazard ratios", Table(columns, rows)), *tables] if rows else tables
 
 
 def _curve(s: Mapping[str, Any]) -> Table:
-    lines = [[r["time"], r["at_risk"], r["survival"], span(r["low"], r["high"])] for r in rows_of(s["curve"])]
-    return Table(["days", "at risk", "without the event", "95 %"], lines)
+    lines = [
+        [r["group"], r["time"], r["at_risk"], r["survival"], span(r["low"], r["high"], 3)] for r in rows_of(s["curve"])
+    ]
+    return Table(["group", "days", "at risk", "without the event", "95 % CI"], lines)
+
+
+def _drawn_survival(found: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
+    """Survival of patients with and without a phenotype, smallest p first; everybody's where no phenotype has one."""
+    rated = [s for s in found["survival"] if s["phenotype"] is not None] or list(found["survival"])
+    rated.sort(key=lambda s: 1.0 if s["p"] is None else s["p"])
+    for s in rated[:CURVES]:
+        ratio = s["hazard_ratio"]
+        size = f". Hazard ratio {ratio[0]:.2f} ({span(ratio[1], ratio[2])})" if ratio else ""
+        groups, unit = survival_groups(s)
+        title = f"{called(names, s['phenotype'])}{size}"
+        yield title, clinical.survival(groups, unit=unit, title=f"Survival: {title}")
+
+
+def _drawn_replication(found: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
+    rows = replication_rows(found, [called(names, r) for r in range(len(found["replicability"]["rows"]))])
+    chart = clinical.replication(rows)
+    if chart:
+        yield (
+            "Cosine between halves against held-out correlation, one point a phenotype (its number). Dashed: the two gates.",
+            chart,
+        )
+
+
+def _drawn_outcome(found: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
+    chart = clinical.calibration(calibration_rows(found))
+    if chart:
+        yield "Calibration: observed share against predicted risk, in groups of patients", chart
 
 
 def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
@@ -261,23 +301,19 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
         [r["model"], r["nats"], span(r["low"], r["high"], 3), r["events"], r["patients"]]
         for r in rows_of(found["completion"])
     ]
-    gain = rows[0][1]
-    hardly = (
-        f", hardly: the right code is {100 * (math.exp(gain) - 1):.1f} % more probable" if yes and gain < HARDLY else ""
+    gain, low = rows_of(found["completion"])[0]["nats"], rows[0][2]
+    size = f"{gain:.3f} nats an event (95 % CI {low}): the right code is {_times(gain)} as probable"
+    verdict = "hardly predicts" if yes and gain < HARDLY else "predicts" if yes else "is not shown to predict"
+    over = (
+        "the average patient's placement by the same model, a patient's mean cut to 3 nats"
+        if found.get("forecast")
+        else "how common a code is"
     )
     words = [
-        f"Predicts codes the patient has not shown: {'yes' if yes else 'no'}{hardly}.",
-        (
-            "Half of each patient's codes were hidden, not single cells, and probabilities are over codes that the patient had not shown; "
-            f"the gain is over how common a code is ({number(rows[0][1])} nats an event)."
-        ),
+        f"The model {verdict} hidden codes. Gain {size}.",
+        f"Half of each patient's codes were hidden. Probabilities are over codes that the patient had not shown. The gain is over {over}.",
     ]
-    if found.get("forecast"):
-        words[1] = (
-            "Half of each patient's codes were hidden, not single cells; the gain is over the average patient's placement by the same "
-            f"model, a patient's mean cut to 3 nats ({number(rows[0][1])} nats)."
-        )
-    blocks = [("Hidden codes", Table(["model", "nats an event", "95 %", "hidden events", "patients"], rows))]
+    blocks = [("Hidden codes", Table(["model", "nats an event", "95 % CI", "hidden events", "patients"], rows))]
     if found.get("ranks"):
         table = Table(found["ranks"]["columns"], found["ranks"]["rows"])
         words.append(suggestion(table))
@@ -293,7 +329,7 @@ def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
             ]
             for r in table
         ]
-        columns = ["rank", "nats an event", "95 %", "to the best", "paired error", "come back", "suggested"]
+        columns = ["rank", "nats an event", "95 %", "to the best", "paired error", "replicated", "suggested"]
         blocks.append(("Ranks", Table(columns, lines)))
     return words, blocks
 
@@ -306,3 +342,4 @@ MAKERS: Final = {
     "survival": _survival,
     "completion": _completion,
 }
+FIGURES: Final = {"replicate": _drawn_replication, "outcome": _drawn_outcome, "survival": _drawn_survival}

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import hashlib
 import json
-import math
 from collections.abc import Mapping, Sequence
 from typing import Any, Final
 
@@ -20,8 +19,6 @@ from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
 from polyclinic.util.table import Table
 
-__all__ = ["NAMES", "feature_names", "tables"]
-
 NAMES: Final = tuple(TABLES)
 MERIT = ("objective", "rmse_full", "rmse_observed", "fit", "log_likelihood", "primal", "dual", "noise_sd")
 
@@ -35,7 +32,6 @@ def tables(
         **(_phenotypes(run, cards) if run.kind == "phenotypes" else {}),
         **(_mixture(run) if run.kind == "mixture" else {}),
         **(_similarity(run) if run.kind == "similarity" else {}),
-        **_association(run, cards),
         **_found(run, cards),
         "rounds": _rounds(run),
         "traffic": _traffic(run),
@@ -99,9 +95,9 @@ def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, T
     codes: list[tuple[object, ...]] = []
     for c in cards:
         for (mode, listed), gone in zip(c.codes, c.hidden_share):
-            codes += [(c.number, c.name, mode, k.label, k.name, k.weight, k.share, True) for k in listed]
+            codes += [(c.number, c.name, mode, k.label, k.name, k.weight, k.share, k.lift, True) for k in listed]
             if gone >= LEAST and not run.formal:  # that there is more, and how much of it: not which
-                codes.append((c.number, c.name, mode, None, "codes that may not be shown", None, gone, False))
+                codes.append((c.number, c.name, mode, None, "codes that may not be shown", None, gone, None, False))
     about = [
         (
             c.number,
@@ -124,32 +120,6 @@ def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, T
         "phenotypes": TABLES["phenotypes"].of(about),
         "codes": TABLES["codes"].of(codes),
         "sites": TABLES["sites"].of(site_rows),
-    }
-
-
-def _association(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, Table]:
-    a = run.association
-    if not run.effects:
-        return {}
-    names = {c.number - 1: c.name for c in cards}
-    effects = [
-        (
-            e["phenotype"] + 1,
-            names.get(e["phenotype"], ""),
-            e["coefficient"],
-            e["low"],
-            e["high"],
-            *(_exp(e[k]) for k in ("coefficient", "low", "high")),
-            e["p_value"],
-            e["adjusted"],
-        )
-        for e in a["effects"]
-    ]
-    return {
-        "association": TABLES["association"].of(effects),
-        "prediction": TABLES["prediction"].of([(j["name"], j["auc"], j["low"], j["high"]) for j in a["judged"]]),
-        "roc": TABLES["roc"].of(a["roc"]),
-        "calibration": TABLES["calibration"].of(a["calibration"]),
     }
 
 
@@ -267,10 +237,6 @@ def _similarity(run: RunContents) -> dict[str, Table]:
         "neighbours": TABLES["neighbours"].of(figures),
         "explanation": TABLES["explanation"].of(parts),
     }
-
-
-def _exp(value: Any) -> float:
-    return math.exp(min(float(value), 700.0))
 
 
 def spelled(value: object) -> str:

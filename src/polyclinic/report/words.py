@@ -8,24 +8,7 @@ from typing import Any
 from polyclinic.privacy.card.card import Card
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
-from polyclinic.report.replication import Verdict, first_words, verdicts
 from polyclinic.report.spending import SiteSpending
-
-__all__ = [
-    "badge",
-    "count",
-    "flow",
-    "gaps",
-    "meaning",
-    "no_outcome",
-    "number",
-    "percent",
-    "rounds",
-    "size",
-    "skewed",
-    "summary",
-    "weights",
-]
 
 KINDS = {
     "phenotypes": "phenotypes",
@@ -127,42 +110,35 @@ def meaning(card: Any) -> str:
 
 
 def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
-    """The findings of a run, one paragraph each; only from what the report may show."""
-    m = run.metrics
+    """What was learned by whom, one paragraph each; only from what the report may show."""
     rank = run.rank
     result = f"{rank} {KINDS[run.kind]}" if rank else KINDS[run.kind]
-    parties = f"{_spelled(len(run.sites))} sites" if len(run.sites) != 1 else "one site"
-    patients = f" from {run.patients:,} patients" if run.patients and not run.owner else ""
-    central = run.card.aggregation == "none"
+    parties = f"{_spelled(len(run.sites))} hospitals" if len(run.sites) != 1 else "one hospital"
+    about = "about " if run.findings.get("forecast") else ""
+    patients = f" from {about}{run.patients:,} patients" if run.patients and not run.owner else ""
     first = (
-        f"{parties[0].upper()}{parties[1:]} learned {result} together{patients}; no patient\N{RIGHT SINGLE QUOTATION MARK}s record left its site."
-        if not central
+        f"{parties[0].upper()}{parties[1:]} learned {result} together{patients}. No patient\N{RIGHT SINGLE QUOTATION MARK}s record left its hospital."
+        if run.card.aggregation != "none"
         else f"{result[0].upper()}{result[1:]} were learned{patients} with every record in one place."
     )
-    if m.get("bytes_up"):
-        first += f" They sent {size(m['bytes_up'])} and received {size(m['bytes_down'])} in all, for {m['rounds']} rounds of learning."
     if run.owner and run.patients:  # an owner's view counts the own patients only
         first += f" {run.patients:,} patients here are those of {run.owner}."
-    sources = run.study.get("attrition") or [{"patients": None}]
-    if run.patients and sources[-1]["patients"] is not None and run.patients > sources[-1]["patients"]:
-        first += " A patient of two sites counts at both."
-    missing = _missing(run.study.get("without"))
-    # whether anything came back is said before anything else
-    out = [first_words(run.findings, run.patients), first, missing, flow(run.study), *_small(run.study.get("small"))]
-    out = [text for text in out if text]
+    people = (run.study.get("attrition") or [{"patients": None}])[-1]["patients"]
+    if people is not None and run.patients and run.patients > people:
+        first += " A patient of two hospitals counts at both."
+    out = [first, _missing(run.study.get("without")), *_small(run.study.get("small")), no_outcome(run)]
     if cards and not run.owner and len(run.sites) > 1:  # one site's counts cannot say what is shared
         out += _where(cards)
-    out += _outcome(run.association, cards, verdicts(run.findings, run.patients))
     if run.kind == "phenotypes" and not run.findings.get("replicability"):
         reason = run.study.get("replication", "")
-        hint = f": {reason}" if reason and not central else ""
-        out.append(f"Whether these phenotypes come back in other patients was not tested{hint}.")
+        hint = f": {reason}" if reason and run.card.aggregation != "none" else ""
+        out.append(f"Replication in other patients was not tested{hint}.")
     if run.formal:
+        covered = "the model and the findings" if run.findings else "the model"
         out.append(
-            "Only what was paid for out of the privacy budget is shown: the model itself. Counts of patients, fit and "
-            "prediction were not released, so they are not here."
+            f"Only what the privacy budget covers is shown: {covered}. No exact count of patients left a hospital."
         )
-    return out
+    return [text for text in out if text]
 
 
 def _spelled(n: int) -> str:
@@ -216,93 +192,36 @@ def _where(cards: Sequence[PhenotypeCard]) -> list[str]:
     ]
 
 
-def _outcome(a: Mapping[str, Any], cards: Sequence[PhenotypeCard], judged: Sequence[Verdict]) -> list[str]:
-    """Of phenotypes that were judged those that failed are neither named nor counted."""
-    if not a:
-        return []
-    name = str(a.get("outcome") or "outcome")
-    if not a["effects"]:
-        return [f"The outcome that was asked for ({name}) cannot be shown: {a['reason']}."]
-    j = a["judged"]
-    subject = "the outcome" if name == "outcome" else f"the outcome ({name})"
-    text = (
-        f"Knowing a patient\N{RIGHT SINGLE QUOTATION MARK}s phenotypes ranks {subject} of patients held out of the regression "
-        f"(their records shaped the phenotypes, not their outcomes) with an AUC of {j[0]['auc']:.2f} "
-    )
-    text += (
-        f"(95 % interval {j[0]['low']:.2f} to {j[0]['high']:.2f}); counting events alone reaches {j[1]['auc']:.2f}, "
-    )
-    text += f"random factors {j[2]['auc']:.2f}."
-    effects = [e for e in a["effects"] if not judged or not judged[e["phenotype"]].failed]
-    sure = [e for e in effects if e["adjusted"] < 0.05]
-    if sure and cards:
-        worst = max(sure, key=lambda e: e["coefficient"])
-        text += f" {len(sure)} of {len(effects)} phenotypes{' that come back' if judged and all(v.replicable or v.failed for v in judged) else ''} go with the outcome (false-discovery rate 5 %)"
-        if worst["coefficient"] > 0:
-            import math
-
-            text += (
-                f"; the strongest risk is {cards[worst['phenotype']].name} (odds ratio "
-                f"{math.exp(worst['coefficient']):.2f} per standard deviation)"
-            )
-        text += "."
-    missing = gaps(a)
-    return [f"{text} {missing}" if missing else text]
-
-
 def rounds(run: RunContents, spent: Sequence[SiteSpending] = ()) -> str:
-    """What the numbers of rounds count: those of learning, those of the table, those of the ledgers."""
-    learned = run.metrics.get("rounds")
+    """What the numbers of rounds count: those that trained the model, and those around them."""
+    learned, most = run.metrics.get("rounds"), run.metrics.get("rounds_most")
     if not learned:
         return ""
-    text = f"Rounds of learning are those that change the model: {learned}."
-    last = max((h.get("round") or 0 for h in run.history), default=0)
-    if last > learned:
-        text += f" The table of rounds goes on to {last}: sums that were taken after the fit and change nothing in the model."
-    booked = {c.round for s in spent for _, c in s.charges}
-    if booked and min(booked) < 1:
-        text += " Ledgers number all rounds of sums: 0 is what was summed before the first one (sizes, the start)"
-        text += f", those after {learned} are sums after the fit." if max(booked) > learned else "."
-    elif booked and max(booked) > learned:
-        text += f" Ledgers number all rounds of sums: those after {learned} are sums after the fit."
-    return text
+    last = max([learned, *(h.get("round") or 0 for h in run.history), *(c.round for s in spent for _, c in s.charges)])
+    if most:
+        text = f"{'Converged' if run.metrics.get('converged') else 'Stopped'} after {learned} of at most {most} rounds."
+    else:
+        text = f"The model trained for {learned} rounds."
+    text += " Round 0 is set-up." if any(c.round < 1 for s in spent for _, c in s.charges) else ""
+    return (
+        text
+        if last == learned
+        else f"{text} Rounds {learned + 1} to {last} are evaluation and do not change the model."
+    )
 
 
 def no_outcome(run: RunContents) -> str:
     """Why an outcome that the study asks for is not in the report; empty where it is, or where none was asked for."""
     study = run.study["study"]
-    outcome = study.get("labels") or (study.get("people") or {}).get("outcome")
-    if not outcome or run.effects or run.findings.get("outcome"):
+    if not (study.get("labels") or (study.get("people") or {}).get("outcome")) or run.findings.get("outcome"):
         return ""
-    if run.association:
-        return str(run.association["reason"])
     if run.kind != "phenotypes":
-        return (
-            f"an outcome is set beside phenotypes, and {run.outcome['class']} learned "
-            f"{KINDS[run.kind]} without phenotypes that patients could be placed on"
-        )
-    if run.formal:
-        return "outcomes are records of patients, and nothing of the privacy budget was spent on them ([evaluate] pays for them)"
-    return "the patients' outcomes are with the sites and were not released ([evaluate] sums what is asked of them)"
-
-
-def gaps(a: Mapping[str, Any], minimum: int = 11) -> str:
-    """How many patients have no known outcome, and where nobody has one; empty where everybody's is known.
-
-    >>> gaps({"patients": 900, "unknown": 12, "sites_without": []})
-    '12 of 900 patients have no known outcome: they are left out of the outcome model only.'
-    """
-    if not a:
-        return ""
-    unknown, sites = a.get("unknown", 0), list(a.get("sites_without") or ())
-    if unknown == 0:
-        return ""
-    count = f"Fewer than {minimum}" if unknown is None else number(unknown)
-    text = f"{count} of {number(a['patients'])} patients have no known outcome: they are left out of the outcome model only."
-    if sites:
-        site_names = ", ".join(sites[:5]) + (f" and {len(sites) - 5} more" if len(sites) > 5 else "")
-        text += f" Nobody\N{RIGHT SINGLE QUOTATION MARK}s is known at {site_names}."
-    return text
+        reason = f"{run.outcome['class']} learned {KINDS[run.kind]}, and an outcome is analysed with phenotypes"
+    elif run.formal:
+        reason = "the privacy budget covers no analysis of an outcome ([evaluate] adds it)"
+    else:
+        reason = "the study did not analyse it ([evaluate] adds it)"
+    return f"The outcome that the study names is not shown: {reason}."
 
 
 def weights(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
@@ -339,16 +258,3 @@ def skewed(outcome: Mapping[str, object], presence: Mapping[str, Any]) -> str:
         f"The heaviest 1 % of patients hold {percent(top)} of the squared weight, so they make the phenotypes. Use weighting = "
         "'saturating' or count = 'presence'."
     )
-
-
-def flow(study: Mapping[str, Any]) -> str:
-    """How many of the sources' patients take part, where it was counted and may be shown."""
-    steps = list(study.get("attrition") or ())
-    visible = [s for s in steps if s["patients"] is not None]
-    if len(steps) < 2 or not visible or visible[-1] is not steps[-1]:
-        return ""
-    if visible[0] is not steps[0] and visible[0]["patients"] == visible[-1]["patients"]:
-        return "Almost all patients of the sources take part (who was left out: see Method)."
-    place = "in the sources" if visible[0] is steps[0] else f"left after the step {visible[0]['step']!r}"
-    last = number(visible[-1]["patients"])
-    return f"Of {number(visible[0]['patients'])} patients {place}, {last} take part (who was left out: see Method)."

@@ -113,10 +113,12 @@ def _study(patients: int, seed: int, data: Path | None) -> Study:
 
     method = {"name": "trip", "rank": 14, "aggregation": "masked"}
     if data is None:
-        generated = {"dataset": "icu_network", "patients": patients}
+        generated = {"dataset": "icu_network", "patients": patients, "people": True}
+        follow = {"time": "days", "event": "died", "grid": "7d", "until": "182d"}
+        known = {"age": [0, 1, 50, 70, 120], "sex": True, "survival": follow}
         asked = "Which combinations of procedures and diagnoses do six intensive care units have in common?"
         identity = {"name": "demo", "seed": seed, "description": asked}
-        return Study.parse({"study": identity, "data": generated, "method": method})
+        return Study.parse({"study": identity, "data": generated, "method": method, "people": known, "evaluate": {}})
     return Study.parse(_mimic(data, seed))
 
 

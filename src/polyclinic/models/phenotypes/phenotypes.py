@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, overload
 
 import numpy as np
@@ -48,6 +48,8 @@ class Phenotypes(Value):
         Per mode (I_n, R), the codes that stand out from privacy noise; empty: all.
     stability
         Mean match between the kept start and the others, or None; of the search, no evidence for a phenotype.
+    names
+        (R,) names that a person gave (:meth:`rename`), "" where nobody did; empty: none.
 
     Examples
     --------
@@ -63,9 +65,10 @@ class Phenotypes(Value):
     placing: Placing
     shown: tuple[NDBool, ...] = ()
     stability: float | None = None
+    names: tuple[str, ...] = ()
 
     kind: ClassVar[str] = "phenotypes"
-    keys: ClassVar[tuple[str, ...]] = ("axes", "placing", "stability")
+    keys: ClassVar[tuple[str, ...]] = ("axes", "placing", "stability", "names")
 
     def __post_init__(self) -> None:
         set_ = object.__setattr__
@@ -88,6 +91,11 @@ class Phenotypes(Value):
             faults.append(f"placing knows {len(self.placing.stacked)} codes, the factors {sum(sizes)}")
         if not all(np.isfinite(a).all() for a in (*self.factors, self.weights)):
             faults.append("numbers that are not finite")
+        if self.names and len(self.names) != self.rank:
+            faults.append(f"{len(self.names)} names for {self.rank} phenotypes")
+        faults += [
+            f"name {n!r} is given twice" for n in sorted({n for n in self.names if n and self.names.count(n) > 1})
+        ]
         if faults:
             raise DataError("these are not phenotypes", faults=faults)
 
@@ -248,6 +256,20 @@ class Phenotypes(Value):
                     ]
         return Table(["phenotype", "mode", "code", "name", "weight", "share"], rows)
 
+    def rename(self, names: Mapping[int, str]) -> Self:
+        """Give phenotypes names of your own, by their number from 0; the model file keeps them, the report shows them.
+
+        >>> import polyclinic as pc
+        >>> p = pc.CPALS(rank=2, seed=0).fit(pc.datasets.icu_network(patients=200, seed=0)).result_
+        >>> p.rename({1: "Heart failure"}).names
+        ('', 'Heart failure')
+        """
+        faults = [f"phenotype {k}: there are 0 to {self.rank - 1}" for k in names if k not in range(self.rank)]
+        if faults:
+            raise DataError("these phenotypes cannot be renamed", faults=faults)
+        known = dict(enumerate(self.names)) | {k: str(n).strip() for k, n in names.items()}
+        return replace(self, names=tuple(known.get(r, "") for r in range(self.rank)))
+
     def __repr__(self) -> str:
         modes = " x ".join(f"{len(f):,} {a.name}" for f, a in zip(self.factors, self.axes))
         return f"<Phenotypes {self.rank} by {self.method}, {modes}; {self.card.headline}>"
@@ -278,7 +300,8 @@ class Phenotypes(Value):
                 how = {"kind": "courses", "order": p.order, "coupling": p.coupling, "smooth": p.smooth}
                 how |= {"saturation": p.saturation}
         axes = [{**a.to_json(), "digest": a.digest()} for a in self.axes]
-        return {"axes": axes, "placing": how, "stability": self.stability}
+        named = {"names": list(self.names)} if any(self.names) else {}
+        return {"axes": axes, "placing": how, "stability": self.stability, **named}
 
     @classmethod
     def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
@@ -317,4 +340,5 @@ class Phenotypes(Value):
             placing,
             tuple(arrays[f"shown{n}"] for n in modes if f"shown{n}" in arrays),
             described["stability"],
+            tuple(described.get("names") or ()),
         )

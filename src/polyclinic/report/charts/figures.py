@@ -10,7 +10,9 @@ from markupsafe import Markup
 from numpy.typing import NDArray
 
 from polyclinic.report.cards import PhenotypeCard
-from polyclinic.report.charts.svg import Series, heat_map, line_chart, scatter
+from polyclinic.report.charts.clinical import by_hospital
+from polyclinic.report.charts.rows import site_rows
+from polyclinic.report.charts.svg import Series, heat_map, line_chart
 from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
 from polyclinic.report.tables import feature_names
@@ -38,12 +40,9 @@ CURVES: Final = (
 
 def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[SiteSpending]) -> dict[str, object]:
     """Every chart by its place in the page; empty where there is nothing to draw."""
-    a = run.association
     charts: dict[str, object] = {
         "convergence": _convergence(run),
         "bytes": _bytes(run),
-        "roc": scatter(a.get("roc") or (), title="ROC curve", x="false positive rate", y="true positive rate"),
-        "calibration": scatter(a.get("calibration") or (), title="Calibration", x="predicted risk", y="observed share"),
         "spending": _spending(spent),
         "sites": "",
         "codes": [],
@@ -52,14 +51,8 @@ def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[S
         "metric": "",
         "explanation": "",
     }
-    if cards and cards[0].sites:
-        charts["sites"] = heat_map(
-            [s.site for s in cards[0].sites],
-            [str(c.number) for c in cards],
-            [[c.sites[k].strength for c in cards] for k in range(len(cards[0].sites))],
-            title="Strength of every phenotype at every site",
-            hints=[f"{c.number}: {c.name}" for c in cards],
-        )
+    if cards and cards[0].sites and not run.owner:
+        charts["sites"] = by_hospital(site_rows(run.presence, [c.name for c in cards]))
     if cards:
         charts["codes"] = [(f"{axis.name} codes", _codes(run, cards, n)) for n, axis in enumerate(run.axes)]
     if run.kind == "mixture":
@@ -78,7 +71,7 @@ def _convergence(run: RunContents) -> list[tuple[str, Markup]]:
             for k in keys
             if any(isinstance(h.get(k), int | float) for h in run.history)
         ]
-        chart = line_chart(lines, title=f"{title} by round", x="round", y=axis, log=log)
+        chart = line_chart(lines, title=f"{title} by round", x="round", y=axis, log=log, whole=True)
         if chart:
             out.append((title, chart))
     return out
@@ -94,6 +87,7 @@ def _bytes(run: RunContents) -> str:
         x="round",
         y="bytes",
         zero=True,
+        whole=True,
     )
 
 
@@ -111,6 +105,7 @@ def _spending(spent: Sequence[SiteSpending]) -> str:
         y=f"epsilon, {most.adjacency}-level",
         zero=True,
         steps=True,
+        whole=True,
     )
 
 
@@ -130,10 +125,9 @@ def _codes(run: RunContents, cards: Sequence[PhenotypeCard], mode: int) -> str:
         return ""
     return heat_map(
         [axis.describe(i) for i in order],
-        [str(c.number) for c in cards],
+        [f"{c.number} {c.name}" for c in cards],
         [[round(float(v), 3) if v >= 0.02 else 0.0 for v in visible[i]] for i in order],
         title=f"{axis.name} codes and phenotypes",
-        hints=[f"{c.number}: {c.name}" for c in cards],
         cell=18,
     )
 
@@ -173,13 +167,12 @@ def _mixture(run: RunContents) -> dict[str, object]:
     charts: dict[str, object] = {
         "groups": heat_map(
             names[:ROWS],
-            [str(j + 1) for j in range(len(z))],
+            groups,
             [
                 [float(np.clip(z[j, k] / 3, -1, 1)) if run.shown_groups[0][j] else None for j in range(len(z))]
                 for k in range(min(len(names), ROWS))
             ],
             title="Centres of the groups",
-            hints=groups,
             signed=True,
         )
     }
@@ -188,13 +181,12 @@ def _mixture(run: RunContents) -> dict[str, object]:
         counts = run.presence["carriers"]
         charts["group_sizes"] = heat_map(
             list(sites),
-            [str(j + 1) for j in range(len(z))],
+            groups,
             [
                 [None if counts[j][k] is None or not n else counts[j][k] / n for j in range(len(z))]
                 for k, n in enumerate(sites.values())
             ],
             title="Share of every site's patients in every group",
-            hints=groups,
         )
     return charts
 
@@ -209,10 +201,9 @@ def _metric(run: RunContents) -> str:
     names = feature_names(run, W.shape[1])
     return heat_map(
         [names[k] for k in top],
-        [str(n + 1) for n in range(len(top))],
+        [names[k] for k in top],
         (M / np.abs(M).max()).round(3).tolist(),
         title="The metric between the strongest features",
-        hints=[names[k] for k in top],
         signed=True,
     )
 

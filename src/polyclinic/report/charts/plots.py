@@ -5,22 +5,33 @@ They are drawn as pictures, without a network; ``altair.renderers.enable("html")
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
+from dataclasses import asdict
 from importlib.util import find_spec
 from types import ModuleType
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyclinic.errors import DataError, MissingExtra
 from polyclinic.models.base import Value
+from polyclinic.models.phenotypes.cohort import CARRIES, shares
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.protocol.estimator import Configured
+from polyclinic.report.charts.rows import (
+    SiteRow,
+    calibration_rows,
+    effect_rows,
+    natural,
+    replication_rows,
+    survival_groups,
+)
+from polyclinic.report.names import names_of
 
 if TYPE_CHECKING:
     from altair import Chart, Data, Title
 
+    from polyclinic.analysis.findings import Findings
     from polyclinic.methods.estimators.factorization import Factorization
     from polyclinic.methods.factorization import FactorParams
     from polyclinic.models.file import Learned
@@ -118,17 +129,19 @@ def phenotype(model: Configured | Learned, number: int, *, top: int = 8) -> Char
 def codes(model: Configured | Learned, mode: int = 0, *, top: int = 3) -> Chart:
     """Heat map of the heaviest codes of one feature mode against all phenotypes."""
     alt, value = _altair(), _phenotypes(model)
-    name = value.axes[mode].name
+    name, names = value.axes[mode].name, names_of(value)
     rows = [dict(r) for r in value.table() if r["mode"] == name]
     heavy = {r["code"] for p in {x["phenotype"] for x in rows} for r in [x for x in rows if x["phenotype"] == p][:top]}
     return (
         alt.Chart(
-            _values([r | {"phenotype": r["phenotype"] + 1} for r in rows if r["code"] in heavy]),
+            _values(
+                [r | {"phenotype": f"{r['phenotype'] + 1} {names[r['phenotype']]}"} for r in rows if r["code"] in heavy]
+            ),
             title=_title(name, value),
         )
         .mark_rect()
         .encode(
-            x=alt.X("phenotype", type="ordinal"),
+            x=alt.X("phenotype", type="nominal", sort=None, axis=alt.Axis(labelAngle=-60, labelLimit=220)),
             y=alt.Y("name", type="nominal", sort=None, title=None),
             color=alt.Color("share", type="quantitative", scale=alt.Scale(scheme="teals")),
             tooltip=[alt.Tooltip("name", type="nominal"), alt.Tooltip("share", type="quantitative")],
@@ -137,30 +150,97 @@ def codes(model: Configured | Learned, mode: int = 0, *, top: int = 3) -> Chart:
 
 
 def sites(model: Factorization[FactorParams]) -> Chart:
-    """Heat map of every phenotype's strength at every site (root mean squared membership, strongest site = 1).
+    """Prevalence of every phenotype at every hospital, with Wilson's interval.
 
-    It reads memberships, so it is for a simulation or for a site's own eyes.
+    It reads memberships, so it is for a simulation or for a hospital's own eyes.
     """
-    alt = _altair()
-    memberships: Mapping[str, NDArray[np.float64]] = model.memberships_
-    names = list(memberships)
-    size = np.array([np.sqrt(np.mean(np.square(memberships[s]), axis=0)) for s in names])
-    relative = size / np.maximum(size.max(0, keepdims=True), 1e-300)
+    alt, value = _altair(), _phenotypes(model)
+    counts = {s: (len(m), (shares(value, np.abs(m)) >= CARRIES).sum(0)) for s, m in model.memberships_.items()}
     rows = [
-        {"site": s, "phenotype": r + 1, "strength": round(float(relative[k, r]), 4)}
-        for k, s in enumerate(names)
-        for r in range(relative.shape[1])
+        SiteRow(r + 1, name, site, int(counts[site][1][r]), counts[site][0])
+        for site in sorted(counts, key=natural)
+        for r, name in enumerate(names_of(value))
     ]
-    return (
-        alt.Chart(_values(rows), title=_title("strength at every site", _value(model)))
-        .mark_rect()
-        .encode(
-            x=alt.X("phenotype", type="ordinal"),
-            y=alt.Y("site", type="nominal", title=None),
-            color=alt.Color("strength", type="quantitative", scale=alt.Scale(scheme="teals")),
-            tooltip=[alt.Tooltip("site", type="nominal"), alt.Tooltip("strength", type="quantitative")],
-        )
+    values = [asdict(r) | _limits(r.prevalence, "prevalence") for r in rows]
+    facet = alt.Facet("name", type="nominal", title=None)
+    chart = _intervals(values, "prevalence", "site").facet(facet=facet, columns=3, data=_values(values))
+    return chart.properties(title=_title("prevalence by hospital", value))
+
+
+def forest(model: Configured | Learned, findings: Findings) -> Chart:
+    """Adjusted odds ratio of every phenotype on a logarithmic axis; colour by adjusted p-value (q)."""
+    alt, value = _altair(), _phenotypes(model)
+    rows = [
+        asdict(r) | _limits(r.ratio, "odds ratio") | {"significant": r.sure}
+        for r in effect_rows(findings.to_json(), names_of(value))
+        if r.ratio
+    ]
+    colour = alt.Color(
+        "significant",
+        type="nominal",
+        title="q < 0.05",
+        scale=alt.Scale(domain=[True, False], range=[COLOURS[1], COLOURS[5]]),
     )
+    chart = _intervals(rows, "odds ratio", "name", log=True).encode(color=colour)
+    return chart.properties(data=_values(rows), title=_title("odds ratios", value))
+
+
+def replication(model: Configured | Learned, findings: Findings) -> Chart:
+    """Cosine between halves with its interval against the held-out correlation of every phenotype."""
+    value = _phenotypes(model)
+    rows = [
+        asdict(r) | {"low": r.low or r.cosine, "high": r.high or r.cosine}
+        for r in replication_rows(findings.to_json(), names_of(value))
+        if r.r is not None
+    ]
+    chart = _intervals(rows, "cosine", "r").encode(color="grade:N", tooltip="name:N")
+    return chart.properties(data=_values(rows), title=_title("replication", value))
+
+
+def survival(model: Configured | Learned, findings: Findings, number: int | None = None) -> Chart:
+    """Survival of patients with and without one phenotype (``number`` from 0; None: everybody), with 95 % bands."""
+    alt, value = _altair(), _phenotypes(model)
+    found: Any = findings.to_json()
+    one = next((s for s in found["survival"] if s["phenotype"] == number), None)
+    if one is None:
+        raise DataError(f"the findings have no survival of {number}", hint="evaluate with [people] survival")
+    groups, unit = survival_groups(one)
+    rows = [
+        {"group": g.name, unit: t, "survival": s, "low": low, "high": high}
+        for g in groups
+        for t, s, low, high in g.points
+    ]
+    name = "everybody" if number is None else names_of(value)[number]
+    base = alt.Chart(_values(rows)).encode(
+        x=alt.X(unit, type="quantitative"), color=alt.Color("group", type="nominal", scale=alt.Scale(range=COLOURS))
+    )
+    band = base.mark_area(opacity=0.2).encode(y=alt.Y("low", type="quantitative", title="survival"), y2="high")
+    line = base.mark_line().encode(y=alt.Y("survival", type="quantitative"))
+    return (band + line).properties(title=_title(name, value))
+
+
+def calibration(model: Configured | Learned, findings: Findings) -> Chart:
+    """Observed share against predicted risk, in groups of patients, with 95 % intervals."""
+    rows = [asdict(r) for r in calibration_rows(findings.to_json())]
+    chart = _intervals(rows, "observed", "predicted", upright=True)
+    return chart.properties(data=_values(rows), title=_title("calibration", _value(model)))
+
+
+def _limits(interval: tuple[float, float, float] | None, name: str) -> dict[str, object]:
+    return dict(zip((name, "low", "high"), interval or (None, None, None)))
+
+
+def _intervals(rows: list[dict[str, object]], key: str, by: str, *, log: bool = False, upright: bool = False) -> Chart:
+    """Points with their intervals along one axis; ``upright``: along y."""
+    alt = _altair()
+    kind = "nominal" if rows and isinstance(rows[0][by], str) else "quantitative"
+    scale = alt.Scale(type="log" if log else "linear", zero=False)
+    along, across = (alt.Y, alt.X) if upright else (alt.X, alt.Y)
+    value, place = ("y", "x") if upright else ("x", "y")
+    base = alt.Chart().encode(**{place: across(by, type=kind, sort=None)})
+    low = along("low", type="quantitative", scale=scale, title=f"{key} (95 % CI)")
+    rule = base.mark_rule().encode(**{value: low, f"{value}2": "high"})
+    return rule + base.mark_point(filled=True, size=60).encode(**{value: along(key, type="quantitative", scale=scale)})
 
 
 def _title(text: str, value: Learned) -> Title:

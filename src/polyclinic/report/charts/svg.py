@@ -11,14 +11,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
-__all__ = ["Series", "heat_map", "interval", "line_chart", "scatter", "ticks"]
+from polyclinic.report.charts.pen import Axis, Pen, frame, joined, ticks
 
-WIDTH: Final = 440
-HEIGHT: Final = 260
-LEFT, RIGHT, TOP, BOTTOM = 58, 14, 12, 40
 LEVELS: Final = 9  # shades of a heat map
+WORDS: Final = 34  # characters of a column's name
 
 
 @dataclass(frozen=True)
@@ -27,22 +25,6 @@ class Series:
 
     name: str
     points: Sequence[tuple[float, float | None]]
-
-
-def ticks(low: float, high: float, count: int = 5) -> list[float]:
-    """Round numbers between two values.
-
-    >>> ticks(0, 97)
-    [0.0, 20.0, 40.0, 60.0, 80.0]
-    """
-    if not high > low:
-        return [low]
-    raw = (high - low) / count
-    unit = 10.0 ** math.floor(math.log10(raw))
-    step = next(m * unit for m in (1, 2, 2.5, 5, 10) if m * unit >= raw)
-    first = math.ceil(low / step - 1e-9)
-    last = math.floor(high / step + 1e-9)
-    return [round(k * step, 12) for k in range(first, last + 1)]
 
 
 def line_chart(
@@ -79,48 +61,20 @@ def line_chart(
     xs, ys = zip(*(p for _, points in lines for p in points))
     log = log and min(ys) > 0 and max(ys) / min(ys) > 20
     height = math.log10 if log else float
-    box = _Box.around(xs, [height(v) for v in ys], zero=zero and not log)
-    parts = [_frame(box, x=x, y=y, log=log, whole=whole)]
+    low, high = height(min(ys)), height(max(ys))
+    room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
+    end = max(xs) if max(xs) > min(xs) else min(xs) + 1
+    marks = [v for v in ticks(min(xs), end) if not whole or v == round(v)]
+    pen = Pen(440)
+    bottom = 0.0 if zero and low >= 0 and not log else low - room
+    across, up = frame(pen, Axis(x, min(xs), end, marks), Axis(y, bottom, high + room, log=log), 208)
     for n, (_, points) in enumerate(lines):
-        places = [box.at(a, height(b)) for a, b in points]
-        path = _stairs(places) if steps else "L".join(f"{a:.1f} {b:.1f}" for a, b in places)
-        parts.append(Markup('<path class="line s{}" d="M{}"/>').format(n, Markup(path)))
+        places = [(across(a), up(height(b))) for a, b in points]
+        pen.path(_stairs(places) if steps else joined(places), f"line s{n}")
         if len(places) == 1:
-            parts.append(Markup('<circle class="dot s{}" cx="{:.1f}" cy="{:.1f}" r="3"/>').format(n, *places[0]))
+            pen.dot(*places[0], f"dot s{n}")
     legend = _legend([name for name, _ in lines]) if len(lines) > 1 else Markup("")
-    return legend + _svg(parts, WIDTH, HEIGHT, title)
-
-
-def scatter(
-    points: Sequence[tuple[float, float, float, float]] | Sequence[tuple[float, float]], *, title: str, x: str, y: str
-) -> Markup:
-    """Points in the unit square, joined (ROC) or with intervals (calibration), and the diagonal."""
-    if not points:
-        return Markup("")
-    box = _Box(0.0, 1.0, 0.0, 1.0, width=320, height=300)
-    a, b = box.at(0, 0), box.at(1, 1)
-    parts = [
-        _frame(box, x=x, y=y),
-        Markup('<line class="guide" x1="{:.1f}" y1="{:.1f}" x2="{:.1f}" y2="{:.1f}"/>').format(*a, *b),
-    ]
-    curve = [box.at(p[0], p[1]) for p in points]
-    parts.append(
-        Markup('<path class="line s0" d="M{}"/>').format(Markup("L".join(f"{u:.1f} {v:.1f}" for u, v in curve)))
-    )
-    for p, (u, v) in zip(points, curve):
-        if len(p) == 4:
-            low, high = box.at(p[0], p[2])[1], box.at(p[0], p[3])[1]
-            parts.append(
-                Markup('<line class="whisker" x1="{0:.1f}" x2="{0:.1f}" y1="{1:.1f}" y2="{2:.1f}"/>').format(
-                    u, low, high
-                )
-            )
-        parts.append(
-            Markup('<circle class="dot s0" cx="{:.1f}" cy="{:.1f}" r="3"><title>{}</title></circle>').format(
-                u, v, ", ".join(f"{k:.3g}" for k in p)
-            )
-        )
-    return _svg(parts, box.width, box.height, title)
+    return legend + pen.svg(title)
 
 
 def heat_map(
@@ -129,142 +83,32 @@ def heat_map(
     values: Sequence[Sequence[float | None]],
     *,
     title: str,
-    hints: Sequence[str] | None = None,
     signed: bool = False,
     cell: int = 22,
 ) -> Markup:
-    """A grid of shaded cells with values from 0 to 1 (or -1 to 1, ``signed``); None is hatched: not shown.
-
-    Parameters
-    ----------
-    rows, columns
-        Labels; columns are short (numbers), ``hints`` say them in full.
-    values
-        One line per row.
-    """
+    """A grid of shaded cells with values from 0 to 1 (or -1 to 1, ``signed``), one line per row; None is hatched: not shown."""
+    longest = min(max((len(c) for c in columns), default=1), WORDS)
     label = min(290, 14 + round(6.8 * max((len(r) for r in rows), default=1)))
-    head = 12 + 6 * max((len(c) for c in columns), default=1) if max(map(len, columns), default=0) > 3 else 22
-    width, height = label + cell * len(columns) + 8, head + cell * len(rows) + 6
-    parts: list[Markup] = []
+    head = 14 + 6.4 * longest if longest > 3 else 22
+    pen = Pen(max(label + cell * len(columns) + 8, 300), head + cell * len(rows) + 6)
+    pen.box(label, head, cell * len(columns), cell * len(rows), "grid")
+    cells: dict[str, list[str]] = {}
     for j, text in enumerate(columns):
-        u = label + cell * (j + 0.5)
-        turn = Markup(' transform="rotate(-90 {:.1f} {})"').format(u + 4, head - 6) if head > 22 else Markup("")
-        shift = 4 if head > 22 else 0
-        anchor = "start" if head > 22 else "middle"
-        parts.append(
-            Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="{}"{}>{}<title>{}</title></text>').format(
-                u + shift, head - 6, anchor, turn, text, hints[j] if hints else text
-            )
-        )
+        x = label + cell * (j + 0.5)
+        if longest > 3:
+            pen.text(x + 4, head - 6, text, turn=-90, most=WORDS)
+        else:
+            pen.text(x, head - 6, text, anchor="middle")
     for i, (text, line) in enumerate(zip(rows, values)):
         y = head + cell * i
-        short = text if len(text) <= 40 else text[:39] + "\N{HORIZONTAL ELLIPSIS}"
-        parts.append(
-            Markup('<text class="tick" x="{}" y="{:.1f}" text-anchor="end">{}<title>{}</title></text>').format(
-                label - 6, y + cell / 2 + 4, short, text
-            )
-        )
+        pen.text(label - 6, y + cell / 2 + 4, text, anchor="end", most=40)
         for j, v in enumerate(line):
-            shade = "few" if v is None else _shade(v, signed)
-            if shade == "h0":
-                continue
-            words = "too few patients to show" if v is None else f"{v:.2f}"
-            parts.append(
-                Markup('<rect class="{}" x="{}" y="{}" width="{}" height="{}"><title>{}, {}: {}</title></rect>').format(
-                    shade,
-                    label + cell * j + 1,
-                    y + 1,
-                    cell - 2,
-                    cell - 2,
-                    text,
-                    hints[j] if hints else columns[j],
-                    words,
-                )
-            )
-    grid = Markup('<rect class="grid" x="{}" y="{}" width="{}" height="{}"/>').format(
-        label, head, cell * len(columns), cell * len(rows)
-    )
-    return _svg([grid, *parts], width, height, title, fixed=True)
-
-
-def interval(value: float, low: float, high: float, bounds: tuple[float, float], *, title: str) -> Markup:
-    """One row of a forest plot: a dot with its interval on a common scale, and the line of no effect at zero."""
-    width, height = 190, 22
-    a, b = bounds
-
-    def at(v: float) -> float:
-        return 4 + (width - 8) * (min(max(v, a), b) - a) / (b - a)
-
-    side = "up" if low > 0 else "down" if high < 0 else "flat"
-    return Markup(
-        '<svg class="interval {side}" viewBox="0 0 {w} {h}" width="{w}" height="{h}" role="img" aria-label="{t}">'
-        '<line class="guide" x1="{z:.1f}" x2="{z:.1f}" y1="0" y2="{h}"/>'
-        '<line class="whisker" x1="{l:.1f}" x2="{r:.1f}" y1="11" y2="11"/><circle cx="{v:.1f}" cy="11" r="4.5"/></svg>'
-    ).format(side=side, w=width, h=height, t=title, z=at(0.0), l=at(low), r=at(high), v=at(value))
-
-
-# ---- parts
-
-
-@dataclass(frozen=True)
-class _Box:
-    left: float
-    right: float
-    low: float
-    high: float
-    width: int = WIDTH
-    height: int = HEIGHT
-
-    @classmethod
-    def around(cls, xs: Sequence[float], ys: Sequence[float], *, zero: bool) -> _Box:
-        low, high = min(ys), max(ys)
-        room = 0.05 * (high - low) or 0.05 * abs(high) or 1.0
-        first, right = min(xs), max(xs)
-        return cls(first, right if right > first else first + 1, 0.0 if zero and low >= 0 else low - room, high + room)
-
-    def at(self, x: float, y: float) -> tuple[float, float]:
-        u = LEFT + (x - self.left) / (self.right - self.left) * (self.width - LEFT - RIGHT)
-        v = self.height - BOTTOM - (y - self.low) / (self.high - self.low) * (self.height - TOP - BOTTOM)
-        return u, v
-
-
-def _frame(box: _Box, *, x: str, y: str, log: bool = False, whole: bool = False) -> Markup:
-    parts = []
-    marks = ticks(box.low, box.high, 6)
-    if log:
-        marks = [float(k) for k in range(math.ceil(box.low), math.floor(box.high) + 1)] or marks
-    for v in marks:
-        w = box.at(box.left, v)[1]
-        parts.append(
-            Markup(
-                '<line class="rule" x1="{0}" x2="{1}" y1="{2:.1f}" y2="{2:.1f}"/><text class="tick" x="{3}" y="{4:.1f}" '
-                'text-anchor="end">{5}</text>'
-            ).format(LEFT, box.width - RIGHT, w, LEFT - 7, w + 4, _number(10**v if log else v))
-        )
-    for v in ticks(box.left, box.right, 5):
-        if whole and v != round(v):
-            continue
-        u = box.at(v, box.low)[0]
-        parts.append(
-            Markup('<text class="tick" x="{:.1f}" y="{}" text-anchor="middle">{}</text>').format(
-                u, box.height - BOTTOM + 17, _number(v)
-            )
-        )
-    middle = TOP + (box.height - TOP - BOTTOM) / 2
-    parts.append(
-        Markup(
-            '<text class="axis" x="{:.0f}" y="{}" text-anchor="middle">{}</text>'
-            '<text class="axis" x="13" y="{:.0f}" text-anchor="middle" transform="rotate(-90 13 {:.0f})">{}</text>'
-        ).format(LEFT + (box.width - LEFT - RIGHT) / 2, box.height - 5, x, middle, middle, y)
-    )
-    return Markup("").join(parts)
-
-
-def _svg(parts: Sequence[Markup], width: float, height: float, title: str, *, fixed: bool = False) -> Markup:
-    size = Markup('width="{:.0f}" height="{:.0f}"').format(width, height) if fixed else Markup("")
-    return Markup('<svg class="chart" viewBox="0 0 {:.0f} {:.0f}" {} role="img" aria-label="{}">{}</svg>').format(
-        width, height, size, escape(title), Markup("").join(parts)
-    )
+            square = f"M{label + cell * j + 1} {y + 1:.0f}h{cell - 2}v{cell - 2}h-{cell - 2}z"
+            cells.setdefault("few" if v is None else shade(v, signed), []).append(square)
+    for kind, squares in cells.items():  # one path a shade keeps the page small; the table has the values
+        if kind != "h0":
+            pen.path("".join(squares), kind)
+    return pen.svg(title, fixed=True)
 
 
 def _finite(series: Series) -> list[tuple[float, float]]:
@@ -277,20 +121,11 @@ def _legend(names: Sequence[str]) -> Markup:
 
 
 def _stairs(at: Sequence[tuple[float, float]]) -> str:
-    path = f"{at[0][0]:.1f} {at[0][1]:.1f}"
+    path = joined(at[:1])
     return path + "".join(f"H{u:.1f}V{v:.1f}" for u, v in at[1:])
 
 
-def _shade(value: float, signed: bool) -> str:
+def shade(value: float, signed: bool = False) -> str:
+    """Class of a cell: h1 to h9 (n1 to n9 below zero), h0 for nothing."""
     level = min(LEVELS, round(LEVELS * math.sqrt(abs(value))))
     return "h0" if level == 0 else f"{'n' if signed and value < 0 else 'h'}{level}"
-
-
-def _number(value: float) -> str:
-    size = abs(value)
-    if size >= 1e9 or (0 < size < 1e-3):
-        return f"{value:.0e}".replace("e-0", "e-").replace("e+0", "e")
-    for unit, name in ((1e6, "M"), (1e3, "k")):
-        if size >= 10 * unit or (size >= unit and name == "M"):
-            return f"{value / unit:.3g}{name}"
-    return f"{value:.4g}"

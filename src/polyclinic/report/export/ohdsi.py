@@ -15,6 +15,7 @@ from typing import Any, Final, Literal
 
 from polyclinic.errors import ConfigError
 from polyclinic.report.cards import cards
+from polyclinic.report.charts.rows import grade
 from polyclinic.report.contents import RunContents
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.util.atomic_files import atomic
@@ -65,11 +66,9 @@ MODEL: Final[dict[str, tuple[TableField, ...]]] = {
     ),
     "pc_cohort_definition": (
         _cohort("pc_cohort_definition"),
+        TableField("pc_cohort_definition", "cohort_name", "varchar", "Name; empty where it did not replicate", True),
         TableField(
-            "pc_cohort_definition", "cohort_name", "varchar", "Suggested name; empty where it did not come back", True
-        ),
-        TableField(
-            "pc_cohort_definition", "replicable", "varchar", "Comes back and holds together: yes, no, or not tested"
+            "pc_cohort_definition", "replicable", "varchar", "replicated, uncertain, not replicated, or not tested"
         ),
         TableField("pc_cohort_definition", "agreement", "float", "Cosine of two halves of the patients"),
     ),
@@ -102,7 +101,9 @@ MODEL: Final[dict[str, tuple[TableField, ...]]] = {
         *_near("pc_outcome_result", "odds_ratio"),
         TableField("pc_outcome_result", "p", "float", "p value"),
         TableField("pc_outcome_result", "q", "float", "By Benjamini and Hochberg"),
-        TableField("pc_outcome_result", "outcome_subjects", "bigint", "Carriers with the outcome", counts=True),
+        TableField(
+            "pc_outcome_result", "outcome_subjects", "bigint", "Patients with phenotype and outcome", counts=True
+        ),
         TableField("pc_outcome_result", "log_rr", "float", "Log odds ratio"),
         TableField("pc_outcome_result", "se_log_rr", "float", "Its standard error"),
     ),
@@ -226,7 +227,6 @@ def _rows(run: RunContents, minimum: int) -> dict[str, list[list[object]]]:
     names = [c.suggested for c in sorted(cards(run), key=lambda c: c.number)]
     replicability = {r["phenotype"]: r for r in _of(f.get("replicability"))}
     o = f.get("outcome") or {}
-    tested = {True: "yes", False: "no"}
     curves = [(s, _cohort_of(s["phenotype"])) for s in f.get("survival") or []]
     card = f.get("privacy") or {}
     return {
@@ -235,9 +235,7 @@ def _rows(run: RunContents, minimum: int) -> dict[str, list[list[object]]]:
             [
                 k + 1,
                 name,
-                tested[bool(replicability[k]["replicable"])]
-                if replicability.get(k, {}).get("holds_together") is not None
-                else "not tested",
+                grade(replicability[k]) if k in replicability else "not tested",
                 replicability.get(k, {}).get("halves"),
             ]
             for k, name in enumerate(names)

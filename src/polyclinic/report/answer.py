@@ -1,0 +1,154 @@
+"""The first screen: the answer in one paragraph, the forest plot, the patient flow. Nothing is computed here."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from polyclinic.report.cards import PhenotypeCard
+from polyclinic.report.cells import rows_of
+from polyclinic.report.charts import clinical
+from polyclinic.report.charts.rows import EffectRow, effect_rows, flow_boxes, replication_rows
+from polyclinic.report.contents import RunContents
+from polyclinic.report.replication import first_words
+
+DRAWN: Final = 10  # rows of the forest plot: title, answer and figure fit on one screen
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What stands above everything else."""
+
+    sentences: tuple[str, ...]
+    forest: Markup
+    note: str
+    flow: Markup
+
+
+def answer(run: RunContents, cards: Sequence[PhenotypeCard]) -> Answer | None:
+    """The first screen of phenotypes; None where the run learned something else, or nobody counted patients."""
+    found = run.findings
+    flow = clinical.flow(flow_boxes(run.study, found)) if found else Markup("")
+    if run.kind != "phenotypes" or not found.get("prevalence"):
+        return None
+    rows, pieces, others = _rows(run, cards)
+    outcome = found.get("outcome") or {}
+    sentences = [_learned(run), *_associations(rows, outcome), prediction(found)]
+    sites = [s.site for s in cards[0].sites]
+    forest = clinical.forest(rows[:DRAWN], effect=f"Odds ratio for {outcome_words(outcome)} (95 % CI)", sites=sites)
+    hidden = [f"{others} that did not replicate"] if others else []
+    hidden += [f"{len(rows) - DRAWN} more with odds ratios nearest to 1"] if len(rows) > DRAWN else []
+    hidden += [f"{pieces} pieces of phenotypes that are drawn"] if pieces else []
+    note = [_legend(rows, outcome, bool(sites)), f"Not drawn: {', '.join(hidden)} (table below)." if hidden else ""]
+    return Answer(tuple(s for s in sentences if s), forest, " ".join(n for n in note if n), flow)
+
+
+def _rows(run: RunContents, cards: Sequence[PhenotypeCard]) -> tuple[list[EffectRow], int, int]:
+    """Rows of the forest plot, how many pieces and how many that did not replicate are not among them."""
+    grades = {r.number: r.grade for r in replication_rows(run.findings, [c.name for c in cards])}
+    rows = effect_rows(run.findings, [c.name for c in cards], [leading(c) for c in cards])
+    drawn = [r for r in rows if grades.get(r.number) != "not replicated" and cards[r.number - 1].piece_of is None]
+    pieces = sum(c.piece_of is not None for c in cards)
+    if len(drawn) > DRAWN:  # the strongest associations stay, in their order
+        nearest = sorted(drawn, key=lambda r: (not r.sure, -abs(r.ratio[0] - 1) if r.ratio else 0.0))
+        drawn = [r for r in drawn if r in nearest[:DRAWN]] + [r for r in drawn if r not in nearest[:DRAWN]]
+    out = []
+    for r in drawn:
+        sites = cards[r.number - 1].sites
+        present = f"{sum(s.there for s in sites)} of {len(sites)}" if sites else ""
+        out.append(replace(r, hospitals=r.hospitals or present, shares=tuple(s.prevalence for s in sites)))
+    return out, pieces, len(rows) - len(drawn) - pieces
+
+
+def leading(card: PhenotypeCard) -> str:
+    """The two heaviest codes of every mode, as one line."""
+    return "; ".join(", ".join(c.brief for c in codes[:2]) for _, codes in card.codes if codes)
+
+
+def outcome_words(outcome: Mapping[str, Any]) -> str:
+    """The outcome as a sentence names it."""
+    name = str(outcome.get("name") or "outcome")
+    return f"the outcome ({name})" if len(name.split()) == 1 and name not in ("mortality", "readmission") else name
+
+
+def _learned(run: RunContents) -> str:
+    found = run.findings
+    if found.get("replicability"):
+        return first_words(found, run.patients, len(run.sites))
+    about = "about " if found.get("forecast") else ""
+    noise = " All figures contain the noise of the guarantee." if found.get("forecast") else ""
+    return (
+        f"{run.rank} phenotypes were learned from {about}{found['patients']:,} patients at {len(run.sites)} hospitals. "
+        f"Replication was not tested.{noise}"
+    )
+
+
+def _associations(rows: Sequence[EffectRow], outcome: Mapping[str, Any]) -> list[str]:
+    """Which phenotypes go with the outcome, by adjusted p-value, and where adjustment reverses the crude ratio."""
+    if not outcome:
+        return []
+    what = outcome_words(outcome)
+    if outcome.get("note"):
+        return [f"The analysis of {what} is not shown: {outcome['note']}."]
+    if not rows:
+        return []
+    sure = sorted((r for r in rows if r.sure and r.ratio), key=lambda r: -r.ratio[0] if r.ratio else 0.0)
+    if not sure:
+        return [f"No association of the {len(rows)} phenotypes with {what} was shown (q < 0.05)."]
+    number = "It" if len(rows) == 1 else f"{len(sure)} of these {len(rows)}"
+    text = [f"{number} {'is' if len(sure) == 1 else 'are'} associated with {what} after adjustment."]
+    for row, word in ((sure[0], "highest"), (sure[-1], "lowest")):
+        if row.ratio and (row.ratio[0] > 1) == (word == "highest"):
+            interval = f"odds ratio {row.ratio[0]:.2f}, 95 % CI {row.ratio[1]:.2f} to {row.ratio[2]:.2f}"
+            text.append(
+                f"The odds are {word} with \N{LEFT DOUBLE QUOTATION MARK}{row.name}\N{RIGHT DOUBLE QUOTATION MARK} ({interval})."
+            )
+    for row in rows:
+        if row.reversed and row.ratio:
+            text.append(f"{row.name}: adjustment reverses it (crude {row.crude:.2f}, adjusted {row.ratio[0]:.2f}).")
+    return text
+
+
+def best_baseline(outcome: Mapping[str, Any]) -> Mapping[str, Any] | None:
+    """The comparison with the largest AUC, whichever it is."""
+    rows = [r for r in rows_of(outcome.get("baselines"))[1:] if r["auc"] is not None]
+    return max(rows, key=lambda r: r["auc"], default=None)
+
+
+def prediction(found: Mapping[str, Any]) -> str:
+    """AUC with its interval, the best baseline, and which of three things may be said."""
+    outcome = found.get("outcome") or {}
+    if not outcome.get("auc"):
+        return ""
+    area = "AUC {:.2f}, 95 % CI {:.2f} to {:.2f}".format(*outcome["auc"])
+    if found.get("forecast"):
+        return f"As predictors they reach {area}, in the patients that the regression was fitted on."
+    best = best_baseline(outcome)
+    if best is None:
+        return f"As predictors, with the covariates, they reach {area} in held-out patients."
+    compared = f"{best['model']} ({best['auc']:.2f})"
+    if best["gain_low"] > 0:
+        verdict = f"predict better than every comparison. The best of these is {compared}"
+    elif best["gain_high"] < 0:
+        verdict = f"predict worse than {compared}"
+    else:
+        verdict = f"are not shown to predict better than {compared}"
+    return f"As predictors, with the covariates ({area}), they {verdict}."
+
+
+def _legend(rows: Sequence[EffectRow], outcome: Mapping[str, Any], boxes: bool) -> str:
+    text = []
+    if any(r.ratio for r in rows):
+        adjusted = list(dict.fromkeys(a.split(":")[0] for a in outcome.get("adjusted_for") or ()))
+        text.append(
+            "Odds ratio of patients with the phenotype against all others, adjusted for "
+            f"{', '.join([*adjusted, 'the other phenotypes'])}. Colour and * mark an adjusted p-value (q) below 0.05."
+        )
+    if any(r.reversed for r in rows):
+        text.append("\N{DAGGER} Adjustment reverses the crude odds ratio.")
+    if boxes:
+        text.append("Hospitals: share of the patients who have the phenotype, hatched where 1 to 10 patients have it.")
+    return " ".join(text)

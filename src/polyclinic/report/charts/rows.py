@@ -1,0 +1,248 @@
+"""Rows of the figures, from ``findings.json`` and ``study.json``: the report draws them as SVG, ``pc.plots`` with Altair.
+
+Nothing is computed here that the run folder does not say. A count that may not be shown is None.
+"""
+
+from __future__ import annotations
+
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final
+
+from polyclinic.analysis.statistics.intervals import wilson
+from polyclinic.report.cells import rows_of
+
+Interval = tuple[float, float, float]  # estimate, lower and upper 95 % limit
+Found = Mapping[str, Any]
+YEAR: Final = 365.25
+# definition: replicated needs all three, docs/howto/findings.md: cosine of the halves, its lower limit, held-out r
+COSINE, LOWEST, LINK = 0.8, 0.5, 0.1
+GRADES: Final = ("replicated", "uncertain", "not replicated")
+
+
+@dataclass(frozen=True)
+class EffectRow:
+    """One phenotype of the forest plot. ``ratio`` None: not estimated. ``shares``: prevalence by hospital."""
+
+    number: int
+    name: str
+    codes: str = ""
+    patients: int | None = None
+    prevalence: Interval | None = None
+    hospitals: str = ""
+    ratio: Interval | None = None
+    q: float | None = None
+    crude: float | None = None
+    shares: tuple[float | None, ...] = ()
+    uncertain: bool = False  # whether it replicated
+    noisy: bool = False
+
+    @property
+    def sure(self) -> bool:
+        """Whether the adjusted p-value is below 0.05: colour follows it, never the interval."""
+        return self.q is not None and self.q < 0.05
+
+    @property
+    def reversed(self) -> bool:
+        """Whether adjustment moves the odds ratio to the other side of 1, and its interval excludes 1."""
+        if self.ratio is None or self.crude is None:
+            return False
+        value, low, high = self.ratio
+        return (value > 1) != (self.crude > 1) and not low <= 1 <= high
+
+
+@dataclass(frozen=True)
+class SiteRow:
+    """One phenotype at one hospital: patients with it, of how many; None: not shown."""
+
+    number: int
+    name: str
+    site: str
+    carriers: int | None
+    patients: int | None
+
+    @property
+    def prevalence(self) -> Interval | None:
+        """Share with Wilson's interval."""
+        if self.carriers is None or not self.patients:
+            return None
+        return (self.carriers / self.patients, *wilson(self.carriers, self.patients))
+
+
+@dataclass(frozen=True)
+class SurvivalGroup:
+    """One curve: (time, share, low, high), and patients at risk by time (None: 1 to 10)."""
+
+    name: str
+    points: tuple[tuple[float, float, float, float], ...]
+    at_risk: Mapping[float, int | None]
+
+
+@dataclass(frozen=True)
+class CalibrationRow:
+    """Patients of similar predicted risk: the mean prediction, the observed share with its interval."""
+
+    predicted: float
+    observed: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class ReplicationRow:
+    """One phenotype in two halves of the patients: cosine with its interval, held-out correlation ``r``, grade."""
+
+    number: int
+    name: str
+    cosine: float
+    low: float | None
+    high: float | None
+    r: float | None
+    grade: str
+
+
+@dataclass(frozen=True)
+class FlowBox:
+    """One box of the patient flow. ``lost``: how many the step left out."""
+
+    words: str
+    patients: int | None
+    lost: str = ""
+    noisy: bool = False
+    released: bool = True
+
+    @property
+    def count(self) -> str:
+        """The number as it is printed."""
+        if not self.released:
+            return "not released"
+        return "not shown" if self.patients is None else f"{'about ' if self.noisy else ''}{self.patients:,}"
+
+
+def grade(row: Mapping[str, Any]) -> str:
+    """Replicated, uncertain or not replicated; as the run folder says it, else by the same rule."""
+    if row.get("grade"):
+        return str(row["grade"])
+    if row["halves"] < COSINE or (row["rho"] is not None and row["rho"] < LINK):
+        return "not replicated"
+    return (
+        "replicated"
+        if row["rho"] is not None and (COSINE if row["low"] is None else row["low"]) >= LOWEST
+        else "uncertain"
+    )
+
+
+def tested_rows(found: Found) -> list[dict[str, Any]]:
+    """Rows of the replication table; background is no phenotype."""
+    return [r for r in rows_of(found.get("replicability")) if r["phenotype"] not in (found.get("background") or ())]
+
+
+def replication_rows(found: Found, names: Sequence[str]) -> list[ReplicationRow]:
+    """Every phenotype that was tested, as it came."""
+    return [
+        ReplicationRow(r["phenotype"] + 1, names[r["phenotype"]], r["halves"], r["low"], r["high"], r["rho"], grade(r))
+        for r in tested_rows(found)
+    ]
+
+
+def effect_rows(found: Found, names: Sequence[str], codes: Sequence[str] = ()) -> list[EffectRow]:
+    """Every phenotype with its prevalence and its adjusted odds ratio, highest odds first."""
+    outcome = found.get("outcome") or {}
+    effects = {r["phenotype"]: r for r in rows_of(outcome.get("effects"))}
+    tested = {r["phenotype"]: r for r in tested_rows(found)}
+    rows = []
+    for people in rows_of(found.get("prevalence")):
+        k = people["phenotype"]
+        if k in (found.get("background") or ()):
+            continue
+        effect, where = effects.get(k, {}), tested.get(k, {})
+        estimated = effect.get("odds_ratio") is not None
+        rows.append(
+            EffectRow(
+                k + 1,
+                names[k],
+                codes[k] if codes else "",
+                people["patients"],
+                None if people["share"] is None else (people["share"], people["low"], people["high"]),
+                "" if where.get("carried") is None else f"{where['carried']} of {where['sites']}",
+                (effect["odds_ratio"], effect["low"], effect["high"]) if estimated else None,
+                effect.get("q"),
+                effect.get("crude"),
+                uncertain=bool(where) and grade(where) == GRADES[1],
+                noisy=bool(found.get("forecast")),
+            )
+        )
+    return sorted(rows, key=lambda r: -r.ratio[0] if r.ratio else 0.0)
+
+
+def site_rows(presence: Mapping[str, Any], names: Sequence[str]) -> list[SiteRow]:
+    """Every phenotype at every hospital whose counts were released, hospitals in natural order."""
+    sites = presence.get("sites") or {}
+    order = sorted(range(len(sites)), key=lambda k: natural(list(sites)[k]))
+    sizes = list(sites.items())
+    return [
+        SiteRow(r + 1, name, sizes[k][0], presence["carriers"][r][k], sizes[k][1])
+        for r, name in enumerate(names)
+        for k in order
+    ]
+
+
+def natural(name: str) -> list[tuple[int, str]]:
+    """Sort key by which "site 9" comes before "site 10".
+
+    >>> sorted(["site 10", "site 9", "a"], key=natural)
+    ['a', 'site 9', 'site 10']
+    """
+    return [(int(part or 0) if part.isdecimal() else 0, part) for part in re.split(r"([0-9]+)", name)]
+
+
+def calibration_rows(found: Found) -> list[CalibrationRow]:
+    """Groups of patients by predicted risk."""
+    return [CalibrationRow(*r) for r in (found.get("outcome") or {}).get("calibration") or ()]
+
+
+def survival_groups(one: Mapping[str, Any]) -> tuple[list[SurvivalGroup], str]:
+    """The curves of one phenotype (or of everybody), and the unit of their times."""
+    rows = rows_of(one["curve"])
+    years = max((r["time"] for r in rows), default=0.0) > 3 * YEAR
+    unit = YEAR if years else 1.0
+    words = {"carriers": "with", "others": "without", "everybody": "all"}
+    groups = []
+    for key in dict.fromkeys(r["group"] for r in rows):
+        own = [r for r in rows if r["group"] == key]
+        points = tuple((round(r["time"] / unit, 2), r["survival"], r["low"], r["high"]) for r in own)
+        groups.append(
+            SurvivalGroup(words.get(key, key), points, dict(zip((p[0] for p in points), (r["at_risk"] for r in own))))
+        )
+    return groups, "years" if years else "days"
+
+
+def flow_boxes(study: Mapping[str, Any], found: Found) -> list[FlowBox]:
+    """Patients left after each step, from the source to the outcome. The same boxes in every study."""
+    boxes = [
+        FlowBox(b["words"], b["patients"], noisy=bool(b.get("noisy")), released=b.get("released", True))
+        for b in study.get("flow") or ()
+    ] or _older(study, found)
+    out = boxes[:1]
+    for before, box in itertools.pairwise(boxes):
+        exact = not (before.noisy or box.noisy or before.patients is None or box.patients is None)
+        gone = (before.patients or 0) - (box.patients or 0) if exact else 0
+        last = box is boxes[-1] and bool(found.get("outcome"))
+        lost = "" if last or gone < 1 else f"left out: {gone:,}" if gone > 10 else "left out: fewer than 11"
+        out.append(FlowBox(box.words, box.patients, lost, box.noisy, box.released))
+    return out
+
+
+def _older(study: Mapping[str, Any], found: Found) -> list[FlowBox]:
+    """The flow of a run folder that was written before ``flow`` was."""
+    noisy = bool(found.get("forecast"))
+    boxes = [FlowBox(s["step"], s["patients"]) for s in study.get("attrition") or ()]
+    if found.get("patients") and not boxes:
+        boxes = [FlowBox("take part", found["patients"], noisy=noisy)]
+    outcome = found.get("outcome") or {}
+    if outcome.get("patients") and not outcome.get("note"):
+        boxes.append(FlowBox("outcome and covariates known", outcome["patients"], noisy=noisy))
+        boxes.append(FlowBox(f"had the outcome ({outcome['name']})", outcome["events"], noisy=noisy))
+    return boxes
