@@ -11,7 +11,7 @@ import pytest
 from polyclinic.report.answer import answer, prediction
 from polyclinic.report.cards import cards
 from polyclinic.report.charts import clinical
-from polyclinic.report.charts.pen import Axis, Pen, frame, labels
+from polyclinic.report.charts.pen import ChartAxis, Pen, frame, labels
 from polyclinic.report.charts.rows import EffectRow, FlowBox, ReplicationRow, SurvivalGroup, flow_boxes, grade
 from polyclinic.report.contents import RunContents
 from polyclinic.report.html import render
@@ -138,11 +138,11 @@ def test_the_replication_figure_has_the_gates_as_lines_and_one_point_a_phenotype
     "span", [(0.28661, 0.28669), (0, 1), (0, 3.2e7), (0, 12_345), (1e-6, 5e-6), (-0.3, 0.4), (999.2, 1000.9)]
 )
 def test_labels_of_ticks_never_repeat_and_leave_room_for_the_title(span: tuple[float, float]) -> None:
-    axis = Axis("y", *span)
+    axis = ChartAxis("y", *span)
     texts = [text for _, text in axis.ticks]
     assert len(set(texts)) == len(texts) > 1
     pen = Pen(440)
-    frame(pen, Axis("x", 0, 1), axis, 200)
+    frame(pen, ChartAxis("x", 0, 1), axis, 200)
     first = min(float(m) for m in re.findall(r'<line x1="([\d.]+)"', "".join(pen.marks).replace('class="rule" ', "")))
     assert first - 7 - 7 * max(map(len, texts)) >= 20, "the title of the axis stands free"
     assert labels([0, 20_000]) == ["0", "20k"]

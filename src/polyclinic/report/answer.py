@@ -19,7 +19,7 @@ DRAWN: Final = 10  # rows of the forest plot: title, answer and figure fit on on
 
 
 @dataclass(frozen=True)
-class Answer:
+class FirstScreen:
     """What stands above everything else."""
 
     sentences: tuple[str, ...]
@@ -28,7 +28,7 @@ class Answer:
     flow: Markup
 
 
-def answer(run: RunContents, cards: Sequence[PhenotypeCard]) -> Answer | None:
+def answer(run: RunContents, cards: Sequence[PhenotypeCard]) -> FirstScreen | None:
     """The first screen of phenotypes; None where the run learned something else, or nobody counted patients."""
     found = run.findings
     flow = clinical.flow(flow_boxes(run.study, found)) if found else Markup("")
@@ -43,7 +43,7 @@ def answer(run: RunContents, cards: Sequence[PhenotypeCard]) -> Answer | None:
     hidden += [f"{len(rows) - DRAWN} more with odds ratios nearest to 1"] if len(rows) > DRAWN else []
     hidden += [f"{pieces} pieces of phenotypes that are drawn"] if pieces else []
     note = [_legend(rows, outcome, bool(sites)), f"Not drawn: {', '.join(hidden)} (table below)." if hidden else ""]
-    return Answer(tuple(s for s in sentences if s), forest, " ".join(n for n in note if n), flow)
+    return FirstScreen(tuple(s for s in sentences if s), forest, " ".join(n for n in note if n), flow)
 
 
 def _rows(run: RunContents, cards: Sequence[PhenotypeCard]) -> tuple[list[EffectRow], int, int]:

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from polyclinic.privacy.card.card import Card
-from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
 
@@ -109,15 +108,15 @@ def meaning(card: Any) -> str:
     )
 
 
-def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
+def summary(run: RunContents) -> list[str]:
     """What was learned by whom, one paragraph each; only from what the report may show."""
     rank = run.rank
     result = f"{rank} {KINDS[run.kind]}" if rank else KINDS[run.kind]
-    parties = f"{_spelled(len(run.sites))} hospitals" if len(run.sites) != 1 else "one hospital"
+    parties = f"{len(run.sites)} hospital{'' if len(run.sites) == 1 else 's'}"
     about = "about " if run.findings.get("forecast") else ""
     patients = f" from {about}{run.patients:,} patients" if run.patients and not run.owner else ""
     first = (
-        f"{parties[0].upper()}{parties[1:]} learned {result} together{patients}. No patient\N{RIGHT SINGLE QUOTATION MARK}s record left its hospital."
+        f"{parties} learned {result} together{patients}. No patient\N{RIGHT SINGLE QUOTATION MARK}s record left its hospital."
         if run.card.aggregation != "none"
         else f"{result[0].upper()}{result[1:]} were learned{patients} with every record in one place."
     )
@@ -127,8 +126,6 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
     if people is not None and run.patients and run.patients > people:
         first += " A patient of two hospitals counts at both."
     out = [first, _missing(run.study.get("without")), *_small(run.study.get("small")), no_outcome(run)]
-    if cards and not run.owner and len(run.sites) > 1:  # one site's counts cannot say what is shared
-        out += _where(cards)
     if run.kind == "phenotypes" and not run.findings.get("replicability"):
         reason = run.study.get("replication", "")
         hint = f": {reason}" if reason and run.card.aggregation != "none" else ""
@@ -139,11 +136,6 @@ def summary(run: RunContents, cards: Sequence[PhenotypeCard] = ()) -> list[str]:
             f"Only what the privacy budget covers is shown: {covered}. No exact count of patients left a hospital."
         )
     return [text for text in out if text]
-
-
-def _spelled(n: int) -> str:
-    small = ["no", "one", "two", "three", "four", "five", "six", "seven", "eight", "nine", "ten", "eleven", "twelve"]
-    return small[n] if n < len(small) else str(n)
 
 
 def _missing(without: Sequence[str] | None) -> str:
@@ -173,23 +165,6 @@ def _small(small: Mapping[str, Any] | None) -> list[str]:
     # not "with fewer": a lone remainder takes the smallest other site in, and that one may be large
     text = f"{merged} sites were joined into {into}, {names}, so that none has fewer than {small['minimum']} patients"
     return [f"{text} (see Method)."]
-
-
-def _where(cards: Sequence[PhenotypeCard]) -> list[str]:
-    specific = [c for c in cards if c.where == "site-specific"]
-    shared = [c for c in cards if c.where == "shared"]
-    if not specific and not shared:
-        return []
-    names = ", ".join(f"{c.name} ({c.place.removeprefix('specific to ')})" for c in specific[:4])
-    text = f"{len(shared)} of {len(cards)} are found at more than one site"
-    return [
-        text
-        + (
-            f"; {len(specific)} at one site only: {names}{' and others' if len(specific) > 4 else ''}."
-            if specific
-            else "."
-        )
-    ]
 
 
 def rounds(run: RunContents, spent: Sequence[SiteSpending] = ()) -> str:

@@ -8,7 +8,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from polyclinic.report.charts.pen import Axis, Pen, axis, frame, joined
+from polyclinic.report.charts.pen import ChartAxis, Pen, axis, frame, joined
 from polyclinic.report.charts.rows import (
     COSINE,
     GRADES,
@@ -117,7 +117,7 @@ def survival(groups: Sequence[SurvivalGroup], *, unit: str, title: str) -> Marku
     grid = sorted(set.intersection(*(set(g.at_risk) for g in groups))) or sorted(groups[0].at_risk)
     pen, times = Pen(560), grid[:: math.ceil(len(grid) / 6)]  # ends of steps, where patients at risk are counted
     starts = f" (axis starts at {100 * floor:.0f} %)" if floor else ""
-    time, share = Axis(f"{unit}{starts}", 0.0, end, times), Axis("", floor, 1.0, percent=True)
+    time, share = ChartAxis(f"{unit}{starts}", 0.0, end, times), ChartAxis("", floor, 1.0, percent=True)
     across, up = frame(pen, time, share, 210, left=92)
     pen.text(0, 284, "At risk", "head")
     for n, g in enumerate(groups):
@@ -140,7 +140,7 @@ def calibration(rows: Sequence[CalibrationRow]) -> Markup:
         return Markup("")
     most = max([0.05, *(max(r.predicted, r.high) for r in rows)])
     pen = Pen(440)
-    across, up = frame(pen, Axis("predicted risk", 0, most), Axis("observed share (95 % CI)", 0, most), 260)
+    across, up = frame(pen, ChartAxis("predicted risk", 0, most), ChartAxis("observed share (95 % CI)", 0, most), 260)
     pen.line(across(0), up(0), across(most), up(most), "guide")
     pen.path(joined([(across(r.predicted), up(r.observed)) for r in rows]), "line s0")
     for r in rows:
@@ -157,7 +157,7 @@ def replication(rows: Sequence[ReplicationRow]) -> Markup:
     values = [r.r for r in tested if r.r is not None]
     low, high = min(0.0, *values) - 0.02, max(0.2, *values) + 0.08
     pen = Pen(560)
-    similar, linked = Axis("cosine between halves (95 % CI)", 0, 1), Axis("held-out correlation r", low, high)
+    similar, linked = ChartAxis("cosine between halves (95 % CI)", 0, 1), ChartAxis("held-out correlation r", low, high)
     across, up = frame(pen, similar, linked, 254)
     pen.line(across(COSINE), up(high), across(COSINE), up(low), "guide")
     pen.line(across(0), up(LINK), across(1), up(LINK), "guide")

@@ -42,7 +42,6 @@ def pictures(run: RunContents, cards: Sequence[PhenotypeCard], spent: Sequence[S
     """Every chart by its place in the page; empty where there is nothing to draw."""
     charts: dict[str, object] = {
         "convergence": _convergence(run),
-        "bytes": _bytes(run),
         "spending": _spending(spent),
         "sites": "",
         "codes": [],
@@ -75,20 +74,6 @@ def _convergence(run: RunContents) -> list[tuple[str, Markup]]:
         if chart:
             out.append((title, chart))
     return out
-
-
-def _bytes(run: RunContents) -> str:
-    def line(key: str, name: str) -> Series:
-        return Series(name, [(h.get("round", n + 1), h.get(key)) for n, h in enumerate(run.history)])
-
-    return line_chart(
-        [line("bytes_up", "from sites"), line("bytes_down", "to sites")],
-        title="Bytes sent and received in every round",
-        x="round",
-        y="bytes",
-        zero=True,
-        whole=True,
-    )
 
 
 def _spending(spent: Sequence[SiteSpending]) -> str:

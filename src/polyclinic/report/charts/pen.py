@@ -82,7 +82,7 @@ def joined(points: Sequence[tuple[float, float]]) -> str:
 
 
 @dataclass(frozen=True)
-class Axis:
+class ChartAxis:
     """One axis of a chart: its title, its ends, and where its ticks are (None: round numbers)."""
 
     title: str
@@ -104,7 +104,7 @@ class Axis:
         return list(zip(values, labels(values)))
 
 
-def frame(pen: Pen, x: Axis, y: Axis, height: float, *, left: float | None = None) -> tuple[At, At]:
+def frame(pen: Pen, x: ChartAxis, y: ChartAxis, height: float, *, left: float | None = None) -> tuple[At, At]:
     """Grid, ticks and titles of a chart; returns where a value of x and of y stands.
 
     The left margin is as wide as the longest label, so that the title of the y axis stands free.

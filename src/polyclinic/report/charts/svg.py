@@ -13,7 +13,7 @@ from typing import Final
 
 from markupsafe import Markup
 
-from polyclinic.report.charts.pen import Axis, Pen, frame, joined, ticks
+from polyclinic.report.charts.pen import ChartAxis, Pen, frame, joined, ticks
 
 LEVELS: Final = 9  # shades of a heat map
 WORDS: Final = 34  # characters of a column's name
@@ -67,7 +67,7 @@ def line_chart(
     marks = [v for v in ticks(min(xs), end) if not whole or v == round(v)]
     pen = Pen(440)
     bottom = 0.0 if zero and low >= 0 and not log else low - room
-    across, up = frame(pen, Axis(x, min(xs), end, marks), Axis(y, bottom, high + room, log=log), 208)
+    across, up = frame(pen, ChartAxis(x, min(xs), end, marks), ChartAxis(y, bottom, high + room, log=log), 208)
     for n, (_, points) in enumerate(lines):
         places = [(across(a), up(height(b))) for a, b in points]
         pen.path(_stairs(places) if steps else joined(places), f"line s{n}")
