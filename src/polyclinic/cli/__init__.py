@@ -45,15 +45,8 @@ GROUPS: Final = {  # group -> verb -> what it does. A verb's module is imported 
     },
 }
 VERBS: Final = {verb: text for group in GROUPS.values() for verb, text in group.items()}
-NODE: Final = (
-    "check",
-    "coordinator",
-    "courier",
-    "dossier",
-    "ledger",
-    "site",
-    "web",
-)  # in cli/node, the others in cli/study
+# in cli/node, the others in cli/study
+NODE: Final = ("check", "coordinator", "courier", "dossier", "ledger", "site", "web")
 
 EXITS: Final = "Exit codes: 0 done, 2 configuration, 3 data, 4 refused, 5 peer lost."
 

@@ -16,9 +16,8 @@ from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-SPREAD: Final = (
-    0.63  # log-normal spread of a patient's number of events: the busiest of 20,000 has ten times the median
-)
+# log-normal spread of a patient's number of events: the busiest of 20,000 has ten times the median
+SPREAD: Final = 0.63
 CONCENTRATION: Final = 0.15  # Dirichlet of memberships: two or three phenotypes carry most of a patient's events
 EFFECT: Final = 5.0  # spread of the log odds; gives AUC 0.82 to loadings fitted with the planted codes
 

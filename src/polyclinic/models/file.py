@@ -11,7 +11,6 @@ from __future__ import annotations
 import io
 import json
 import math
-import os
 import struct
 import zipfile
 from collections.abc import Mapping
@@ -26,7 +25,7 @@ from polyclinic.errors import ConfigError, DataError, PolyclinicError
 from polyclinic.models.model_card import readme
 from polyclinic.models.origin import Origin
 from polyclinic.plugins import locate, plugged
-from polyclinic.util.atomic_files import atomic
+from polyclinic.util.atomic_files import write_whole
 
 if TYPE_CHECKING:
     from polyclinic.models.base import Value
@@ -144,10 +143,7 @@ def save(model: Value, path: str | Path) -> Path:
             f"{target}: this model is saved as *.{model.kind}", hint=f"{target.with_suffix(f'.{model.kind}')}"
         )
     data = pack(model)
-    with atomic(target) as temporary:
-        temporary.write_bytes(data)
-        os.chmod(temporary, 0o600)
-    return target
+    return write_whole(target, data)
 
 
 def load(path: str | Path) -> Learned:

@@ -127,9 +127,8 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
         )
         own = [("inner", method.Private | None, field(default=None))]
         self.Private = make_dataclass("FloorPrivate", own, frozen=True)  # type: ignore[misc]
-        self._less: WeakKeyDictionary[Site, tuple[tuple[NDArray[np.bool_], ...], Site]] = (
-            WeakKeyDictionary()
-        )  # a site as the method sees it, made once
+        # a site as the method sees it, made once
+        self._less: WeakKeyDictionary[Site, tuple[tuple[NDArray[np.bool_], ...], Site]] = WeakKeyDictionary()
         self._mine: WeakKeyDictionary[Site, list[Array]] = WeakKeyDictionary()
 
     def counted(self, sites: Sequence[Site]) -> list[Array]:

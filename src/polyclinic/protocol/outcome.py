@@ -41,11 +41,9 @@ class Outcome:
     releases: tuple[Release, ...]  # every sum that was taken
     seconds: float
     noise: str = ""  # label of the source of privacy noise
-    lines: tuple[
-        Entry, ...
-    ] = ()  # of the sites' books, for this run and what it builds on; between hosts they stay there
-    heads: Mapping[str, SignedHead] = field(
-        default_factory=dict
-    )  # of the sites' books when it had ended; between hosts
+    # of the sites' books, for this run and what it builds on; between hosts they stay there
+    lines: tuple[Entry, ...] = ()
+    # of the sites' books when it had ended; between hosts
+    heads: Mapping[str, SignedHead] = field(default_factory=dict)
     books: tuple[StudyExtract, ...] = ()  # between hosts: what each site signed of its book
     certified: Certified | None = None  # between hosts: who signed the end of the run

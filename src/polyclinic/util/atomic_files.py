@@ -11,7 +11,7 @@ from pathlib import Path
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
-    """A temporary path beside ``path`` that replaces it, whole and on disk, when the block succeeds."""
+    """A temporary path beside ``path`` that replaces it, whole and on disk, when the block succeeds. Only its owner can read it."""
     try:
         handle, name = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
     except FileNotFoundError:
@@ -26,6 +26,13 @@ def atomic(path: Path) -> Iterator[Path]:
         Path(name).unlink(missing_ok=True)
         raise
     _to_disk(path.parent)
+
+
+def write_whole(path: Path, data: str | bytes) -> Path:
+    """Write a file, whole and on disk or not at all; only its owner can read it."""
+    with atomic(path) as temporary:
+        temporary.write_bytes(data.encode() if isinstance(data, str) else data)
+    return path
 
 
 def _to_disk(path: Path | str) -> None:

@@ -107,10 +107,8 @@ class MaskedSite(Party):
 
     def _advertise(self) -> list[Message]:
         self._key = X25519PrivateKey.generate()
-        body = {
-            "line": self._key.public_key().public_bytes_raw(),
-            "bound": list(self._promises.bound),  # the one list of this sum that I may still vote for, if I did before
-        }
+        # the one list of this sum that I may still vote for, if I did before
+        body = {"line": self._key.public_key().public_bytes_raw(), "bound": list(self._promises.bound)}
         return self._send("advertise", {**body, "own": self.envelope.sign("keys", body)})
 
     def _on_again(self, sender: str, body: dict[str, object]) -> list[Message]:

@@ -18,7 +18,7 @@ from polyclinic.privacy.gate.owner_rules import ledger_of, outbox_of, witness_of
 from polyclinic.privacy.ledger import recovery
 from polyclinic.privacy.ledger.ledger import Ledger, SignedHead
 from polyclinic.privacy.ledger.reader import verify_lines
-from polyclinic.util.atomic_files import atomic
+from polyclinic.util.atomic_files import write_whole
 
 app = application(no_args_is_help=True, help="Show, verify or export a site's privacy ledger.")
 
@@ -198,8 +198,7 @@ def export(
     if out is None:
         say(value, True)
         return
-    with atomic(out) as temporary:
-        temporary.write_text(json.dumps(value, indent=1))
+    write_whole(out, json.dumps(value, indent=1))
     say({"written": str(out)}, json_, f"written: {out}")
 
 

@@ -102,9 +102,8 @@ def erase(
         return
     if any(alive(p) for p in recorded(home / "federation" / "pids")):
         raise ConfigError(f"site {read.name!r} is running", hint=f"polyclinic site stop --node {node}")
-    book = ledger_of(
-        read
-    )  # one that an earlier version began in the folder moves out; one put there by hand is refused
+    # one that an earlier version began in the folder moves out; one put there by hand is refused
+    book = ledger_of(read)
     if chosen and chosen != ["all"]:
         from polyclinic.node.admission.retention import erase as forget
         from polyclinic.node.enrolment.folders import SiteFolder

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
@@ -28,7 +27,7 @@ def command(
     from polyclinic.cli.study.apply import phenotypes_of, records
     from polyclinic.errors import ConfigError
     from polyclinic.studies.run_folder import RunFolder
-    from polyclinic.tensors.io import atomic
+    from polyclinic.util.atomic_files import write_whole
 
     if own != "auto" and not own.isdigit():
         raise ConfigError(f"--own {own!r} is neither 'auto' nor a number")
@@ -50,9 +49,7 @@ def command(
     }
     folder.write_json(out / "adapted.json", told)
     here.phenotypes.save(out / "adapted.phenotypes")
-    with atomic(out / "adapted.html") as temporary:
-        temporary.write_text(page(site.name, here), encoding="utf-8")
-        os.chmod(temporary, 0o600)
+    write_whole(out / "adapted.html", page(site.name, here))
     end = f"{out / 'adapted.html'}; for this hospital only, nothing was sent"
     say(told, json_, repr(here), repr(here.coverage), repr(here.table().from_one("phenotype")), end)
 

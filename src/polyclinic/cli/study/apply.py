@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -28,7 +27,7 @@ def command(
     from polyclinic.errors import ConfigError
     from polyclinic.models.phenotypes.cohort import cohort_tables, memberships_table
     from polyclinic.studies.run_folder import RunFolder
-    from polyclinic.tensors.io import atomic
+    from polyclinic.util.atomic_files import write_whole
 
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: the folder is not empty", hint="choose another --out")
@@ -41,10 +40,7 @@ def command(
     if cohort:
         tables |= cohort_tables(m, placed, subjects, periods)
     for name, table in tables.items():
-        path = out / f"{name}.csv"
-        with atomic(path) as temporary:
-            temporary.write_text(table.to_csv(), encoding="utf-8")
-            os.chmod(temporary, 0o600)
+        write_whole(out / f"{name}.csv", table.to_csv())
     told = {
         "model": m.digest(),
         "site": site.name,

@@ -63,10 +63,9 @@ def command(
     if out is not None:
         import json
 
-        from polyclinic.tensors.io import atomic
+        from polyclinic.util.atomic_files import write_whole
 
-        with atomic(out / "audit.json") as temporary:
-            temporary.write_text(json.dumps({**result.to_dict(), "summary": result.summary()}, indent=1))
+        write_whole(out / "audit.json", json.dumps({**result.to_dict(), "summary": result.summary()}, indent=1))
     say(result.to_dict(), json_, str(result))
     if not result.passed:
         raise typer.Exit(1)

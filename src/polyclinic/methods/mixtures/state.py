@@ -85,11 +85,8 @@ class MixturePublic:
     votes: Array
     mixture: Mixture
     bound: float | None = None  # mean log-likelihood of the mixture that entered the last round
-    last_round: tuple[float | None, float | None, int] = (
-        None,
-        None,
-        0,
-    )  # bound, gain and start of the round just finished
+    # bound, gain and start of the round just finished
+    last_round: tuple[float | None, float | None, int] = None, None, 0
     converged: bool = False
     reseeded: int = 0
     best: Mixture | None = None

@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 Whole = NDArray[np.int64]
-PRIME: Final = (
-    4_194_301  # p, the largest prime below 2^22: products fit in a word, and two sums of six sites in one of 50 bits
-)
+# p, the largest prime below 2^22: products fit in a word, and two sums of six sites in one of 50 bits
+PRIME: Final = 4_194_301
 
 
 def weights(levels: Whole, above: Whole, digit: Whole, count: int) -> Whole:

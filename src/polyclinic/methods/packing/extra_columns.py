@@ -23,9 +23,8 @@ Array = NDArray[np.float64]
 BESIDE: Final = 2  # columns
 REACH: Final = 0.5  # of a code's root energy: what a sum of such a column may be
 ENERGY: Final = 1e-4  # of the explained energy: what random columns hold of it, about (2e-5 to 8e-4 on all data tried)
-WORTH: Final = (
-    0.008  # of the explained energy: what columns beside the found ones hold alone, where one found a phenotype
-)
+# of the explained energy: what columns beside the found ones hold alone, where one found a phenotype
+WORTH: Final = 0.008
 
 
 def columns_beside(factors: Sequence[Array], patients: Array, seed: int) -> tuple[tuple[Array, ...], Array]:

@@ -27,20 +27,16 @@ if TYPE_CHECKING:
 
 Array = NDArray[np.float64]
 KEPT = 3  # sweeps of a half that keeps all phenotypes of its search (docs/dev/decisions/0012)
-UNSURE = (
-    8.0  # before the first sweep explained energy is known over cells only, where codes that collide explain each other
-)
+# before the first sweep explained energy is known over cells only, where codes that collide explain each other
+UNSURE = 8.0
 CAREFUL = 2  # sweeps by projected gradient where the start saw little of the structure: they find better optima than HALS at once
 PATIENT = 1e-3  # `tol` where the structure is weak
 LEAST = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
 AUDITIONED = 0.08  # of a code's energy: how far the first sum after a search may lie from what the wide model says
 LOOSE = 0.15  # typical distance from a start's prediction above which it says nothing of the coming sums
 AWAY = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
-SLACK = (
-    2.0,
-    0.5,
-    -0.5,
-)  # and so many steps of the grid more (rounding itself has 4.5 standard deviations): sweep 1, 2, ...
+# and so many steps of the grid more (rounding itself has 4.5 standard deviations): sweep 1, 2, ...
+SLACK = (2.0, 0.5, -0.5)
 EVERY = (144, 160, 176)  # one of so many numbers may lie outside its window
 MENDS = 4
 ROUNDING = (1e-3, 5e-4, 4e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...

@@ -14,9 +14,8 @@ from polyclinic.models.mixtures.missing import Patterns, View, view
 
 Array = NDArray[np.float64]
 CovarianceType = Literal["full", "tied", "diag", "spherical"]
-BLOCK = (
-    1 << 18
-)  # bytes of one block of records: it stays in a core's cache while all components read it, and is below the
+# bytes of one block of records: it stays in a core's cache while all components read it, and is below the
+BLOCK = 1 << 18
 # size from which BLAS starts threads (which fight for cores when sites run side by side)
 
 

@@ -40,9 +40,8 @@ def background(
     >>> background([np.eye(2)], np.ones(2), [0.2, 0.95]).tolist()
     [False, True]
     """
-    near: NDArray[np.bool_] = np.full(
-        len(weights), len(weights) > 2
-    )  # of two components each is all that the other is not
+    # of two components each is all that the other is not
+    near: NDArray[np.bool_] = np.full(len(weights), len(weights) > 2)
     for f in factors:
         size = np.abs(f) * weights
         others = size.sum(1, keepdims=True) - size

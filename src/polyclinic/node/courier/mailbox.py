@@ -28,7 +28,7 @@ from polyclinic.node.courier.sealed_file import (
 from polyclinic.node.enrolment.folders import private
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Identity
-from polyclinic.tensors.io import atomic
+from polyclinic.util.atomic_files import write_whole
 
 NAME: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.([0-9a-f]{32})\.pcf")
 CARD: Final = re.compile(r"([A-Za-z0-9][A-Za-z0-9_-]{0,62})\.card")
@@ -115,9 +115,8 @@ class Mailbox:
             return None
         data = seal_parcel(parcel, self.identity, self.cards[parcel.to])
         name = f"{parcel.to}.{self.me}.{hashlib.sha256(data).hexdigest()[:32]}.pcf"
-        with atomic(self.home / "sent" / f"{name}.open") as temporary:  # what its owner can look at
-            temporary.write_bytes(parcel.kind.encode() + b"\n" + parcel.study.encode() + b"\n" + parcel.data)
-            temporary.chmod(0o600)
+        text = parcel.kind.encode() + b"\n" + parcel.study.encode() + b"\n" + parcel.data
+        write_whole(self.home / "sent" / f"{name}.open", text)  # what its owner can look at
         self._copies += 1
         if self._copies >= EACH:
             self._copies = 0

@@ -210,9 +210,8 @@ class CourierSite:
             if order.digest != p.study:
                 raise MessageRefused("an order under another order's name")
             kept = private(self.folder.study(order.digest)) / "order.json"
-            write_json(
-                kept, {"order": order.encode()}
-            )  # before the first answer: the coordinator then sends it no more
+            # before the first answer: the coordinator then sends it no more
+            write_json(kept, {"order": order.encode()})
             self.workers[order.digest] = Patient(order, self.folder, partial(self.letters.send, order.digest))
         except PolyclinicError as e:
             self._refused[p.study] = encode_answer(Status("refused", why=why_of(e)))

@@ -18,7 +18,7 @@ from polyclinic.node.dossier.audit_trail import model, trail
 from polyclinic.node.dossier.sources import Sources
 from polyclinic.node.dossier.study_protocol import protocol
 from polyclinic.node.dossier.value import Dossier
-from polyclinic.tensors.io import atomic
+from polyclinic.util.atomic_files import write_whole
 
 if TYPE_CHECKING:
     from jinja2 import Environment
@@ -68,14 +68,8 @@ def render(d: Dossier) -> str:
 def write_dossier(d: Dossier, folder: Path, *, name: str = "dossier") -> tuple[Path, Path]:
     """Write ``dossier.html`` and ``dossier.json``; the JSON's digest stands on the paper."""
     page, data = folder / f"{name}.html", folder / f"{name}.json"
-    folder.mkdir(parents=True, exist_ok=True)
-    with atomic(data) as temporary:
-        temporary.write_text(json.dumps(d.to_json(), indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
-        temporary.chmod(0o600)
-    with atomic(page) as temporary:
-        temporary.write_text(render(d), encoding="utf-8")
-        temporary.chmod(0o600)  # the owner's policy and trail are in it
-    return page, data
+    write_whole(data, json.dumps(d.to_json(), indent=1, ensure_ascii=False) + "\n")
+    return write_whole(page, render(d)), data
 
 
 @cache

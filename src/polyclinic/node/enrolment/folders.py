@@ -16,7 +16,7 @@ from typing import Any, Final
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError
 from polyclinic.protocol.wire.sealed import Identity
-from polyclinic.tensors.io import atomic
+from polyclinic.util.atomic_files import write_whole
 from polyclinic.util.file_format import check_format
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -42,10 +42,7 @@ def write_key(path: Path, data: bytes) -> None:
 
 def write_json(path: Path, value: Mapping[str, object]) -> Path:
     """Write JSON, whole or not at all, readable by the owner only."""
-    with atomic(path) as temporary:
-        temporary.write_text(json.dumps(value, indent=1, sort_keys=True) + "\n", encoding="utf-8")
-        os.chmod(temporary, 0o600)
-    return path
+    return write_whole(path, json.dumps(value, indent=1, sort_keys=True) + "\n")
 
 
 def read_json(path: Path, hint: str = "") -> dict[str, Any]:

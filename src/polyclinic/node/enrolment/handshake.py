@@ -16,7 +16,7 @@ import time
 from collections.abc import Callable
 from dataclasses import dataclass
 from email.utils import parsedate_to_datetime
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPException
 from pathlib import Path
 from typing import Any, Final
 
@@ -27,7 +27,7 @@ from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
 from polyclinic.node.doctor.probe import Probe
-from polyclinic.node.enrolment.proxy import proxy_for
+from polyclinic.node.enrolment.proxy import connection
 from polyclinic.protocol.wire.sealed import digest
 
 SOON: Final = 60  # days before the end of a certificate: worth a letter
@@ -186,10 +186,7 @@ def _away(place: str, e: Exception) -> Probe:
 
 def _line(host: str, port: int, timeout: float) -> socket.socket:
     """A connection, through the proxy where there is one."""
-    proxy = proxy_for(host)
-    line = HTTPConnection(*((host, port) if proxy is None else (proxy.host, proxy.port)), timeout=timeout)
-    if proxy is not None:
-        line.set_tunnel(host, port, proxy.headers)
+    line = connection(host, port, timeout)
     line.connect()
     return line.sock
 
@@ -205,11 +202,7 @@ class Answer:
 
 def ask(host: str, port: int, papers: Papers, *, timeout: float = 5.0) -> Answer:
     """Ask for the signed roster on the port for joining; also tells the coordinator's time."""
-    proxy, tls = proxy_for(host), papers.context()
-    line = HTTPSConnection(*((host, port) if proxy is None else (proxy.host, proxy.port)), timeout=timeout, context=tls)
-    if proxy is not None:
-        line.set_tunnel(host, port, proxy.headers)
-    with contextlib.closing(line):
+    with contextlib.closing(connection(host, port, timeout, papers.context())) as line:
         before = time.time()
         line.request("POST", "/roster", b"{}", {"Content-Type": "application/json"})
         reply = line.getresponse()

@@ -19,7 +19,7 @@ import threading
 import time
 from collections import OrderedDict, deque
 from collections.abc import Mapping
-from http.client import HTTPException, HTTPSConnection
+from http.client import HTTPException
 from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Final
@@ -28,12 +28,11 @@ from polyclinic.errors import MessageRefused, PeerLost, PolicyRefusal
 from polyclinic.node.enrolment import invitation
 from polyclinic.node.enrolment.authority import common_name
 from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, read_json
-from polyclinic.node.enrolment.proxy import proxy_for
+from polyclinic.node.enrolment.proxy import connection, proxy_for
 
 BODY: Final = 64 * 1024  # bytes of a request; an honest one has 4 kB
-AT_ONCE: Final = (
-    16  # connections served at the same time; a further one takes the place of the one that was longest silent
-)
+# connections served at the same time; a further one takes the place of the one that was longest silent
+AT_ONCE: Final = 16
 SECONDS: Final = 15.0  # of one connection, handshake included
 A_MINUTE: Final = 240  # calls from one address
 ADDRESSES: Final = 1024  # addresses remembered for it
@@ -61,9 +60,8 @@ class JoiningPort(HTTPServer):
         self._tls.minimum_version = ssl.TLSVersion.TLSv1_2
         self._tls.load_cert_chain(kit / "server.crt", kit / "server.key")
         self._tls.load_verify_locations(kit / "rootCA.pem")
-        self._tls.verify_mode = (
-            ssl.CERT_OPTIONAL
-        )  # a site that has joined shows its certificate; one that asks has none
+        # a site that has joined shows its certificate; one that asks has none
+        self._tls.verify_mode = ssl.CERT_OPTIONAL
         self._slots = threading.BoundedSemaphore(AT_ONCE)
         self._lines: OrderedDict[int, socket.socket] = OrderedDict()  # served now, oldest first
         self._calls: OrderedDict[str, deque[float]] = OrderedDict()
@@ -205,12 +203,7 @@ def call(
         tls.load_cert_chain(kit / "client.crt", kit / "client.key")
     proxy = proxy_for(host)
     try:
-        if proxy is not None:
-            line = HTTPSConnection(proxy.host, proxy.port, timeout=timeout, context=tls)
-            line.set_tunnel(host, port, proxy.headers)
-        else:
-            line = HTTPSConnection(host, port, timeout=timeout, context=tls)
-        with contextlib.closing(line):
+        with contextlib.closing(connection(host, port, timeout, tls)) as line:
             line.request("POST", path, json.dumps(value).encode(), {"Content-Type": "application/json"})
             reply = line.getresponse()
             answer = json.loads(reply.read(4 * BODY))

@@ -10,7 +10,8 @@ import base64
 import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException
+from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from ssl import SSLContext
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
 
@@ -60,6 +61,20 @@ def proxy_for(host: str) -> Proxy | None:
     return Proxy(parts.hostname, port, parts.netloc.rpartition("@")[0])
 
 
+def connection(host: str, port: int, timeout: float, tls: SSLContext | None = None) -> HTTPConnection:
+    """A connection that is not open yet, with TLS where a context is given, through the proxy where there is one."""
+    proxy = proxy_for(host)
+    place = (host, port) if proxy is None else (proxy.host, proxy.port)
+    line = (
+        HTTPConnection(*place, timeout=timeout)
+        if tls is None
+        else HTTPSConnection(*place, timeout=timeout, context=tls)
+    )
+    if proxy is not None:
+        line.set_tunnel(host, port, proxy.headers)
+    return line
+
+
 def grpc_environment(host: str) -> Mapping[str, str]:
     """What makes gRPC go the same way to the coordinator as joining did."""
     proxy = proxy_for(host)
@@ -70,11 +85,7 @@ def grpc_environment(host: str) -> Mapping[str, str]:
 
 def reachable(host: str, port: int, *, timeout: float = 2.0) -> bool:
     """Whether a connection to the coordinator can be opened, through the proxy where there is one."""
-    proxy = proxy_for(host)
-    line = HTTPConnection(*((host, port) if proxy is None else (proxy.host, proxy.port)), timeout=timeout)
-    if proxy is not None:
-        line.set_tunnel(host, port, proxy.headers)
-    with contextlib.closing(line):
+    with contextlib.closing(connection(host, port, timeout)) as line:
         try:
             line.connect()
         except (OSError, HTTPException):

@@ -13,7 +13,6 @@ from __future__ import annotations
 import base64
 import binascii
 import io
-import os
 import time
 import zipfile
 from collections.abc import Mapping
@@ -36,7 +35,7 @@ from polyclinic.node.enrolment.joining import awaited
 from polyclinic.node.enrolment.membership import install, joined
 from polyclinic.node.flare.startup_files import ADMIN
 from polyclinic.protocol.wire.sealed import digest
-from polyclinic.tensors.io import atomic
+from polyclinic.util.atomic_files import write_whole
 
 KIND: Final = "polyclinic renewal"
 
@@ -74,9 +73,7 @@ def renew_server(folder: CoordinatorFolder) -> datetime:
         key = load_pem_private_key((kit / f"{short}.key").read_bytes(), None)
         common, kind = (host, "server") if short == "server" else (ADMIN, "admin")
         text = issue(authority, common, key.public_key(), kind, host=host)  # type: ignore[arg-type]
-        with atomic(kit / f"{short}.crt") as temporary:
-            temporary.write_text(text, encoding="utf-8")
-            os.chmod(temporary, 0o600)
+        write_whole(kit / f"{short}.crt", text)
     until = x509.load_pem_x509_certificate(text.encode()).not_valid_after_utc
     append_event(folder.events, event="renewed", site="coordinator", until=f"{until:%Y-%m-%d}")
     return until

@@ -21,9 +21,8 @@ from polyclinic.errors import ConfigError, LedgerError
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
-FINE: Final = (
-    1000.0  # grid units of noise from which the discrete Gaussian's curve is the continuous one (a test checks)
-)
+# grid units of noise from which the discrete Gaussian's curve is the continuous one (a test checks)
+FINE: Final = 1000.0
 
 MOST: Final = 1e9  # no noise worth the name belongs to a larger epsilon, and the curve's tails are lost in float64
 

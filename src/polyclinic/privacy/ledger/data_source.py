@@ -19,7 +19,7 @@ from typing import Final
 from urllib.parse import unquote, urlsplit
 
 from polyclinic.config import Node, secret
-from polyclinic.util.atomic_files import atomic, locked
+from polyclinic.util.atomic_files import locked, write_whole
 
 _log: Final = logging.getLogger(__name__)
 PEOPLE: Final = ("person", "patients", "patient")  # standard names of the table that has one row a patient
@@ -171,5 +171,4 @@ class Register:
 
     def _write(self, claims: list[Claim]) -> None:
         assert self.file is not None
-        with atomic(self.file) as temporary:
-            temporary.write_text(json.dumps({"version": 1, "books": [asdict(c) for c in claims]}, indent=1))
+        write_whole(self.file, json.dumps({"version": 1, "books": [asdict(c) for c in claims]}, indent=1))

@@ -22,7 +22,7 @@ from polyclinic.privacy.ledger.balance import Balance
 from polyclinic.privacy.ledger.entries import START, Began, Body, Entry, Gap, Note, sealed
 from polyclinic.privacy.ledger.reader import LedgerReader
 from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, read_head
-from polyclinic.util.atomic_files import atomic, locked
+from polyclinic.util.atomic_files import locked, write_whole
 
 EVERY: Final = 256  # lines between two snapshots
 Unless = Callable[[Balance], Sequence[str]]
@@ -119,8 +119,7 @@ class LedgerFile:
         value = json.dumps(vars(self._signed()))
         for file in (self.file(".head"), self.anchor):
             if file is not None:
-                with atomic(file) as temporary:
-                    temporary.write_text(value)
+                write_whole(file, value)
         if self.syslog:
             import syslog
 
@@ -137,8 +136,7 @@ class LedgerFile:
         return replace(bare, signature=key.sign(bare.signed_words()).hex())
 
     def _write_state(self) -> None:
-        with atomic(self.file(".state")) as temporary:
-            temporary.write_bytes(self._reading.snapshot(self._own_key()))
+        write_whole(self.file(".state"), self._reading.snapshot(self._own_key()))
 
     def file(self, suffix: str) -> Path:
         """The file beside the ledger with this suffix."""

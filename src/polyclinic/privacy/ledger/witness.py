@@ -17,7 +17,7 @@ from typing import Any, Final
 
 from polyclinic.errors import MessageRefused
 from polyclinic.privacy.ledger.signed_head import SignedHead, signed_by, vouch_words
-from polyclinic.util.atomic_files import atomic, locked
+from polyclinic.util.atomic_files import locked, write_whole
 
 BOOKS: Final = 8  # of one site that are kept, the first ones; a site begins another one only after it lost its key
 
@@ -182,7 +182,6 @@ class Witness:
 
     def _write(self) -> None:
         value = {s: {b: x.plain() for b, x in ledgers.items()} for s, ledgers in self._ledgers.items()}
-        with atomic(self.path) as temporary:
-            temporary.write_text(json.dumps(value))
+        write_whole(self.path, json.dumps(value))
         stat = self.path.stat()
         self._stamp = (stat.st_mtime_ns, stat.st_ino)

@@ -33,9 +33,8 @@ MAGIC: Final = b"PCW1"
 VERSION: Final = 1
 LIMIT: Final = 64 * 2**20  # bytes of one message
 KEPT: Final = 2**40  # ... and of a file of our own, which is none
-WEIGHT: Final = (
-    3  # bytes of memory that the values of a header may take, for each byte of the message; arrays take one more
-)
+# bytes of memory that the values of a header may take, for each byte of the message; arrays take one more
+WEIGHT: Final = 3
 SMALL: Final = 16 * 2**20  # ... or this much: a list of short codes weighs ten times its text, and may travel
 ARRAYS: Final = 200  # bytes of an array without its numbers
 DEPTH: Final = 12
@@ -156,10 +155,8 @@ def _announced(entry: object) -> tuple[str, list[int]]:
 
 def save(path: Path, value: object) -> None:
     """Keep a tree of values in a file that only its owner reads: whole and on disk, or not there."""
-    with atomic(path) as temporary:
-        with open(temporary, "wb") as f:
-            f.writelines(parts(value, limit=KEPT))
-        temporary.chmod(0o600)
+    with atomic(path) as temporary, open(temporary, "wb") as f:
+        f.writelines(parts(value, limit=KEPT))
 
 
 def load(path: Path) -> Any:

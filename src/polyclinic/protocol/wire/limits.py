@@ -15,9 +15,8 @@ NUMBER: Final = 32
 TEXT: Final = 64  # and four bytes a byte at most: one wide letter widens all others
 LIST: Final = 64  # and 8 an entry
 MAP: Final = 232  # with up to five entries; more: 104 each, keys and values not counted
-NODES: Final = (
-    400_000  # values of one message: two lists of 100,000 codes with their names; skipping over them takes time, too
-)
+# values of one message: two lists of 100,000 codes with their names; skipping over them takes time, too
+NODES: Final = 400_000
 DEPTH: Final = 64  # of nested values; the tree itself is refused far above, but the unpacker must not run out of stack
 
 # First byte -> bytes that follow and are skipped (numbers, nil, booleans).

@@ -21,9 +21,8 @@ SLAB: Final = 1024  # rows of one partial Gram
 TILE: Final = 65_536  # patients that 16 bits can number; their rows stay in the second-level cache
 WINDOW: Final = 2_048  # chunks among which those of like length stand together
 
-Array = NDArray[
-    np.int64
-]  # whole numbers of 32 or 64 bits, of numpy; CuPy's arrays, which have no types, stand in for it
+# whole numbers of 32 or 64 bits, of numpy; CuPy's arrays, which have no types, stand in for it
+Array = NDArray[np.int64]
 
 
 @dataclass(frozen=True)

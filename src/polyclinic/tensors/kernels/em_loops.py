@@ -18,13 +18,10 @@ from polyclinic.tensors.simd.rows import add_row, multiply, scale, spread
 
 UNIT: Final = 65_536  # a patient's vector has at most this length, in whole grid steps
 LARGEST: Final = 1e15  # counts above are scaled down together: only their ratios matter, and squares must stay finite
-SMALLEST, LIFT = (
-    1e-150,
-    1e200,
-)  # a record whose largest count is below is lifted: statistics may not vanish by underflow
-LANES: Final = (
-    8  # sums over phenotypes run in this many lanes; part of the specification, not a matter of the processor
-)
+# a record whose largest count is below is lifted: statistics may not vanish by underflow
+SMALLEST, LIFT = 1e-150, 1e200
+# sums over phenotypes run in this many lanes; part of the specification, not a matter of the processor
+LANES: Final = 8
 SHARE: Final = float(1 << 30)  # a patient's shares are measured in these steps when its length is taken
 
 Float = NDArray[np.float64]

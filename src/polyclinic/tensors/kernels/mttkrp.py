@@ -123,9 +123,8 @@ def _run(work: Callable[[A], B], parts: Sequence[A], threads: int) -> list[B]:
 def _slabs(rank: int) -> list[tuple[int, int, tuple[int, ...]]]:
     """First and last column, and width as ``lanes``, of each slab of columns worked off in one go."""
     block_count = blocks(rank)
-    most = -(
-        -block_count // max(-(-block_count // LARGEST), 1)
-    )  # as even as may be: a narrow last slab reads all entries for little
+    # as even as may be: a narrow last slab reads all entries for little
+    most = -(-block_count // max(-(-block_count // LARGEST), 1))
     return [
         (b * WIDTH, min(rank, (b + most) * WIDTH), lanes(min(most, block_count - b)))
         for b in range(0, block_count, most)
