@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 Whole = NDArray[np.int64]
 # p, the largest prime below 2^22: products fit in a word, and two sums of six sites in one of 50 bits
+# definition: a field in which every digit has an inverse
 PRIME: Final = 4_194_301
 
 

@@ -20,8 +20,9 @@ from polyclinic.protocol.interfaces import seeds
 from polyclinic.tensors import deterministic as ordered
 
 Array = NDArray[np.float64]
-BESIDE: Final = 2  # columns
-REACH: Final = 0.5  # of a code's root energy: what a sum of such a column may be
+BESIDE: Final = 2  # columns: docs/benchmarks/constants.md
+REACH: Final = 0.5  # of a code's root energy: what a sum of such a column may be: docs/benchmarks/constants.md
+# docs/benchmarks/constants.md
 ENERGY: Final = 1e-4  # of the explained energy: what random columns hold of it, about (2e-5 to 8e-4 on all data tried)
 # of the explained energy: what columns beside the found ones hold alone, where one found a phenotype
 WORTH: Final = 0.008

@@ -29,11 +29,11 @@ from polyclinic.tensors.simd.jit import kernel
 
 Array = NDArray[np.float64]
 Whole = NDArray[np.int64]
-EXACT: Final = 53  # bits of whole numbers that float64 adds exactly
-CHECK: Final = 40
-WIDER: Final = 2  # bits more at every repetition
-BLOCK: Final = 8192  # numbers that share their power sums
-FAR: Final = 64  # windows: what lies further away was cut, perhaps, and is asked for again
+EXACT: Final = 53  # definition: bits of whole numbers that float64 adds exactly
+CHECK: Final = 40  # limit: bits of the checksum, so that one in 2^40 wrong sums passes
+WIDER: Final = 2  # bits more at every repetition: docs/benchmarks/constants.md
+BLOCK: Final = 8192  # limit: numbers that share their power sums
+FAR: Final = 64  # limit: windows: what lies further away was cut, perhaps, and is asked for again
 MENDS: Final = 2  # sums outside their windows that are put right, unless more are asked for
 
 

@@ -31,14 +31,17 @@ KEPT = 3  # sweeps of a half that keeps all phenotypes of its search (docs/dev/d
 UNSURE = 8.0
 CAREFUL = 2  # sweeps by projected gradient where the start saw little of the structure: they find better optima than HALS at once
 PATIENT = 1e-3  # `tol` where the structure is weak
-LEAST = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
+LEAST = 1e-6  # limit: of the energy: what a model is taken to explain at least, so that rounding has a unit
+# docs/benchmarks/constants.md
 AUDITIONED = 0.08  # of a code's energy: how far the first sum after a search may lie from what the wide model says
 LOOSE = 0.15  # typical distance from a start's prediction above which it says nothing of the coming sums
+# docs/benchmarks/constants.md
 AWAY = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
 # and so many steps of the grid more (rounding itself has 4.5 standard deviations): sweep 1, 2, ...
-SLACK = (2.0, 0.5, -0.5)
-EVERY = (144, 160, 176)  # one of so many numbers may lie outside its window
-MENDS = 4
+SLACK = (2.0, 0.5, -0.5)  # docs/benchmarks/constants.md
+EVERY = (144, 160, 176)  # one of so many numbers may lie outside its window: docs/benchmarks/constants.md
+MENDS = 4  # docs/benchmarks/constants.md
+# docs/benchmarks/constants.md
 ROUNDING = (1e-3, 5e-4, 4e-4)  # share of explained energy that rounding a packed sum costs: sweep 1, 2, ...
 RARE = 4.0  # steps of the grid in one of the grid for codes that enter at last
 SEEN = 3.5  # standard deviations of that rounding: so many rare codes show by chance otherwise

@@ -26,10 +26,10 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["Elastic", "Passed", "close_patients", "local_pass", "open_factors", "open_patients"]
 
 Matrix = NDArray[np.float64]
-WARM: Final = 10  # passes in patient batches; later passes take the whole site
-BATCHES: Final = 4
+WARM: Final = 10  # passes in patient batches; later passes take the whole site: docs/benchmarks/constants.md
+BATCHES: Final = 4  # docs/benchmarks/constants.md
 LEAST: Final = 10  # patients in a batch: the step of fewer follows single patients (six at a site are one batch)
-SWEEPS: Final = 3  # HALS sweeps on a batch's memberships
+SWEEPS: Final = 3  # HALS sweeps on a batch's memberships: docs/benchmarks/constants.md
 FLOOR: Final = 1e-4  # least Gram of a gradient step, in units of the batch's squared counts
 
 

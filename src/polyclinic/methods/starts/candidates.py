@@ -37,7 +37,7 @@ SUBSETS: Final = 8  # kept of a beam
 CANDIDATES: Final = 12  # in all; models take their places first
 MODELS: Final = 6
 RANDOM: Final = 24  # starts of a model at random; they cost no byte
-ENUMERATE: Final = 5_000
+ENUMERATE: Final = 5_000  # limit: subsets that are all tried
 ITERATIONS: Final = 100
 
 

@@ -40,12 +40,14 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["GramStart"]
 
 Array = NDArray[np.float64]
-PATIENTS: Final = 16  # patients a cell, at least, in every Gram that is shown
-STARTS: Final = 6
-AUDITIONED: Final = 12  # ranks up to which more phenotypes than asked for are looked for
+PATIENTS: Final = 16  # limit: patients a cell, at least, in every Gram that is shown
+STARTS: Final = 6  # docs/benchmarks/constants.md
+AUDITIONED: Final = 12  # ranks up to which more phenotypes than asked for are looked for: docs/benchmarks/constants.md
+# docs/benchmarks/constants.md
 CORRELATION: Final = 0.006  # standard deviation of a summed correlation of cells, by rounding
+# docs/benchmarks/constants.md
 ROUNDING: Final = 0.003  # share of the explained energy that rounding may cost in the lift
-LIFT: Final = 20  # HALS sweeps of the lift
+LIFT: Final = 20  # HALS sweeps of the lift: docs/benchmarks/constants.md
 
 
 class GramStart:

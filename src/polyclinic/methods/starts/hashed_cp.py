@@ -24,9 +24,11 @@ from polyclinic.tensors.simd.jit import kernel
 __all__ = ["Coarse", "coarse", "replicable_rank"]
 
 Matrix = NDArray[np.float64]
-ITERATIONS: Final = 300
+ITERATIONS: Final = 300  # docs/benchmarks/constants.md
+# docs/benchmarks/constants.md
 GRADIENT: Final = 20  # first iterations by projected gradient: they find better optima than HALS at once
-ENOUGH: Final = 1e-7
+ENOUGH: Final = 1e-7  # definition: a gain of less is none
+# docs/benchmarks/constants.md
 CANCELS: Final = 1.2  # tr A'A beside the explained energy: more is of columns that cancel each other
 AGREE: Final = 0.9  # product of cosines of the weakest matched pair
 OPPOSED: Final = -0.6  # correlation of two columns' loadings: below it they cancel each other, and agree for that alone

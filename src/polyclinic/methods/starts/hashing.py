@@ -15,7 +15,7 @@ __all__ = ["BLOCK", "CELLS", "blocks", "bucket_sizes", "cells_of", "maps", "row_
 
 Array = NDArray[np.float64]
 CELLS: Final = 64
-BLOCK: Final = 65_536  # patients whose cells are held at once
+BLOCK: Final = 65_536  # limit: patients whose cells are held at once
 
 
 def bucket_sizes(shape: Sequence[int], buckets: int | None = None) -> tuple[int, ...]:

@@ -40,17 +40,22 @@ Array = NDArray[np.float64]
 VOCABULARY: Final = 1024  # codes, at most, that are all searched among
 SEARCHED: Final = 512  # of more codes: those with most energy in their mode
 STEPS: Final = 64  # of the rounding, in the window of a code's energy among so many: the few larger ones are put right
-ROUNDS: Final = 15  # of a fit, at least: a search needs room
-WIDE: Final = 5  # sweeps
+ROUNDS: Final = 15  # limit: of a fit, at least: a search needs room
+WIDE: Final = 5  # sweeps: docs/benchmarks/constants.md
 VAST: Final = 4  # ... among the heaviest of many codes
+# docs/benchmarks/constants.md
 ROUNDING: Final = (4e-2, 3e-2, 1e-2)  # share of the explained energy that rounding a sum costs: sweep 1, 2, ...
-SWEEPS: Final = 3  # of HALS
+SWEEPS: Final = 3  # of HALS: docs/benchmarks/constants.md
+# docs/benchmarks/constants.md
 COMING: Final = 0.03  # of the energy: what a model will explain at least; random columns explain next to nothing
-LEAST: Final = 1e-6  # of the energy: what a model is taken to explain at least, so that rounding has a unit
+LEAST: Final = 1e-6  # limit: of the energy: what a model is taken to explain at least, so that rounding has a unit
+# docs/benchmarks/constants.md
 AWAY: Final = 2.5  # windows, in units of the last sum's root mean square distance from its prediction
+# docs/benchmarks/constants.md
 SLACK: Final = 0.0  # and so many steps of the grid more (rounding itself has 4.5 standard deviations)
-EVERY: Final = 100  # one of so many numbers may lie outside its window
-MENDS: Final = 4
+EVERY: Final = 100  # one of so many numbers may lie outside its window: docs/benchmarks/constants.md
+MENDS: Final = 4  # docs/benchmarks/constants.md
+# docs/benchmarks/constants.md
 LOOSE: Final = 2  # sweeps whose model says little of the next one's sums: energies are their windows
 
 
