@@ -593,6 +593,17 @@ def sumals_cases() -> dict[str, Case]:
     }
 
 
+def topics_cases() -> dict[str, Case]:
+    """Topics."""
+    return {
+        "topics": fit(lambda: pc.Topics(rank=5, rounds=6, seed=0), big),
+        "topics auto": fit(lambda: pc.Topics(seed=0), large),
+        "topics starts": fit(lambda: pc.Topics(rank=4, rounds=4, seed=0, n_starts=3), big),
+        "topics masked": fit(lambda: pc.Topics(rank=4, rounds=4, seed=1, aggregation="masked"), big),
+        "topics four modes": fit(lambda: pc.Topics(rank=3, rounds=4, seed=0), four_modes),
+    }
+
+
 def local_cases() -> dict[str, Case]:
     """Methods with local passes: LocalTF, distributed SGD, DPFact, and hospitals alone."""
     entry: dict[str, Any] = {
@@ -803,7 +814,16 @@ def file_cases() -> dict[str, Case]:
 
 def all_cases() -> dict[str, Case]:
     """Every case by its name."""
-    groups = (trip_cases, sumals_cases, local_cases, central_cases, dpem_cases, mixture_cases, similarity_cases)
+    groups = (
+        trip_cases,
+        sumals_cases,
+        topics_cases,
+        local_cases,
+        central_cases,
+        dpem_cases,
+        mixture_cases,
+        similarity_cases,
+    )
     return {name: case for group in (*groups, findings_cases, file_cases) for name, case in group().items()}
 
 

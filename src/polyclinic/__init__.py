@@ -37,6 +37,7 @@ _WHERE = {
     "Standardizer": "polyclinic.methods.moments.standardizing",
     "Study": "polyclinic.config",
     "SumALS": "polyclinic.methods.estimators.phenotypes",
+    "Topics": "polyclinic.methods.estimators.phenotypes",
     "TRIP": "polyclinic.methods.estimators.phenotypes",
     "UnPSL": "polyclinic.methods.similarity.unpsl",
     "UnPSLCV": "polyclinic.methods.similarity.selection.unpsl_cv",

@@ -606,3 +606,34 @@ class TRIP(_phenotypes.TRIP):
         distinct: float = ...,
         packed: bool = ...,
     ) -> None: ...
+
+class Topics(_phenotypes.Topics):
+    rounds: int
+    tol: float
+    seed: int
+    aggregation: str
+    variant: Literal["corrected", "paper"]
+    privacy: Privacy | None
+    rank: int | Literal["auto"]
+    nonnegative: bool
+    zeros: Literal["observed", "missing"]
+    n_starts: int
+    balance: float
+    guides: Mapping[str, tuple[str, ...]] | None
+
+    def __init__(
+        self,
+        *,
+        rounds: int = ...,
+        tol: float = ...,
+        seed: int = ...,
+        aggregation: str = ...,
+        variant: Literal["corrected", "paper"] = ...,
+        privacy: Privacy | None = ...,
+        rank: int | Literal["auto"] = ...,
+        nonnegative: bool = ...,
+        zeros: Literal["observed", "missing"] = ...,
+        n_starts: int = ...,
+        balance: float = ...,
+        guides: Mapping[str, tuple[str, ...]] | None = ...,
+    ) -> None: ...

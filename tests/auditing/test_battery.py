@@ -30,6 +30,8 @@ METHODS = {
     "distributedsgd": lambda: pc.DistributedSGD(rank=3, rounds=3),
     "sumals": lambda: pc.SumALS(rank=3, rounds=3, warmup=1),
     "sumals-poisson": lambda: pc.SumALS(rank=3, rounds=4, loss="poisson"),
+    "topics": lambda: pc.Topics(rank=3, rounds=4),
+    "topics-starts": lambda: pc.Topics(rank=3, rounds=4, n_starts=3),
     "localmodel": lambda: pc.LocalModel(rank=3, rounds=5),
     "dpem": lambda: pc.DPEM(rank=4, rounds=3),
     "dpem-private": lambda: pc.DPEM(rank=4, rounds=3, privacy=pc.Privacy(2.0, 1e-6)),

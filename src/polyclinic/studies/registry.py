@@ -22,6 +22,7 @@ BUILT_IN: Final = {
     "localtf": "polyclinic.methods.estimators.phenotypes:LocalTF",
     "distributedsgd": "polyclinic.methods.estimators.phenotypes:DistributedSGD",
     "sumals": "polyclinic.methods.estimators.phenotypes:SumALS",
+    "topics": "polyclinic.methods.estimators.phenotypes:Topics",
     "dpem": "polyclinic.methods.estimators.phenotypes:DPEM",
     "cpals": "polyclinic.methods.central.als:CPALS",
     "cpsgd": "polyclinic.methods.central.sgd:CPSGD",

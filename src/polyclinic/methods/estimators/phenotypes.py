@@ -16,8 +16,10 @@ from polyclinic.methods.dpem.state import DPEMPrivate, DPEMPublic
 from polyclinic.methods.estimators.factorization import FittedFactorization
 from polyclinic.methods.rounds.step_size import Conditions, conditions, rate_at
 from polyclinic.methods.starts.choice import Start, Started, StartedParams, StartedPublic
+from polyclinic.methods.starts.pairs import warn_of_low_rank
 from polyclinic.methods.starts.state import StartPublic
-from polyclinic.models.phenotypes.projection import Events, Likely, Placing
+from polyclinic.methods.topics import method as topics
+from polyclinic.models.phenotypes.projection import Events, Likely, Placing, SideBySide
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Pri
 from polyclinic.protocol.outcome import Outcome
@@ -27,7 +29,7 @@ from polyclinic.tensors.kernels import em as em_kernels
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["DPEM", "PARAFAC2", "TRIP", "DPFact", "DistributedSGD", "LocalModel", "LocalTF", "SumALS"]
+__all__ = ["DPEM", "PARAFAC2", "TRIP", "DPFact", "DistributedSGD", "LocalModel", "LocalTF", "SumALS", "Topics"]
 
 SP = TypeVar("SP", bound=StartedParams)
 SPub = TypeVar("SPub", bound=StartedPublic)
@@ -210,6 +212,44 @@ class DPEM(FittedFactorization[DPEMParams, DPEMPublic, DPEMPrivate], dpem.DPEM):
 
     def _placing(self) -> Events:
         return self._events(self.public_, self._scale, self.order_)
+
+
+class Topics(FittedFactorization[topics.TopicsParams, topics.TopicsPublic, topics.TopicsPrivate], topics.Topics):
+    """Phenotypes from records: mixtures of codes, the modes side by side, any number of modes.
+
+    Rank and start come from one sum of codes that occur together. Memberships are expected numbers of damped events and
+    stay at the hospital.
+
+    Attributes
+    ----------
+    confirmed_
+        Directions in which codes occur together that two halves of the patients confirm. A rank below it gives a warning.
+    guided_
+        Column of ``factors_`` of every guide.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.repeated_records(600, 40, 3, 0, sites=3)
+    >>> m = pc.Topics(seed=0).fit(sites)
+    >>> [f.shape for f in m.factors_], m.confirmed_
+    ([(40, 5), (40, 5)], 4)
+    """
+
+    def _runs(self, sites: Sequence[Site]) -> int:
+        """One: starts are compared inside the fit."""
+        return 1
+
+    def _publish(self, outcome: Outcome) -> None:
+        super()._publish(outcome)
+        self._public: topics.TopicsPublic = outcome.public
+        self.confirmed_ = self._public.pairs.confirmed
+        self.guided_ = {g: int(np.flatnonzero(self.order_ == r)[0]) for r, g in enumerate(self.params.guides or {})}
+        self._scale = np.prod([np.linalg.norm(f, axis=0) for f in self._public.factors], axis=0)
+        warn_of_low_rank(self.params.rank, self._public.pairs)
+
+    def _placing(self) -> SideBySide:
+        return self.placer(self._public, self._scale, self.order_)
 
 
 class PARAFAC2(

@@ -14,7 +14,7 @@ from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
 from polyclinic.models.origin import Origin
 from polyclinic.models.phenotypes.background import background
 from polyclinic.models.phenotypes.coverage import Coverage, on_codes, patients_of
-from polyclinic.models.phenotypes.projection import Courses, Events, LeastSquares, Likely, Placing
+from polyclinic.models.phenotypes.projection import Courses, Events, LeastSquares, Likely, Placing, SideBySide
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.axis import Axis
@@ -285,6 +285,9 @@ class Phenotypes(Value):
             out |= {} if p.parts is None else {"place_parts": p.parts}
         if isinstance(self.placing, Courses):
             out |= {"place_shape": self.placing.shape}
+        if isinstance(self.placing, SideBySide):
+            names = ("columns", "prior", "scale", "order", "weights")
+            out |= {f"place_{name}": getattr(self.placing, name) for name in names}
         return out
 
     def described(self) -> dict[str, object]:
@@ -296,6 +299,8 @@ class Phenotypes(Value):
                 how = {"kind": "events", "steps": self.placing.steps}
             case Likely(loss):
                 how = {"kind": "likelihood", "loss": loss}
+            case SideBySide():
+                how = {"kind": "side-by-side", "steps": self.placing.steps}
             case Courses() as p:
                 how = {"kind": "courses", "order": p.order, "coupling": p.coupling, "smooth": p.smooth}
                 how |= {"saturation": p.saturation}
@@ -326,6 +331,15 @@ class Phenotypes(Value):
                 )
             case "likelihood":
                 placing = Likely(how["loss"])
+            case "side-by-side":
+                placing = SideBySide(
+                    arrays["place_columns"],
+                    arrays["place_prior"],
+                    arrays["place_scale"],
+                    arrays["place_order"],
+                    arrays["place_weights"],
+                    int(how["steps"]),
+                )
             case "courses":
                 placing = Courses(
                     arrays["place_shape"], int(how["order"]), how["coupling"], how["smooth"], how["saturation"]

@@ -14,11 +14,13 @@ from polyclinic.models.base import Array, frozen
 from polyclinic.models.phenotypes.courses import Courses
 from polyclinic.tensors import cp, device
 from polyclinic.tensors.kernels.counts import Likelihood
+from polyclinic.tensors.kernels.topics import e_step
 from polyclinic.tensors.likelihood import ceiling, deviance, explained, placed
+from polyclinic.tensors.side_by_side import side_by_side
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["Courses", "Events", "LeastSquares", "Likely", "Placing"]
+__all__ = ["Courses", "Events", "LeastSquares", "Likely", "Placing", "SideBySide"]
 
 
 def _loose(arrays: Sequence[Array]) -> list[Array]:
@@ -166,4 +168,60 @@ class Likely:
         return explained(value, events, top, cells, self.loss)
 
 
-Placing: TypeAlias = LeastSquares | Events | Likely | Courses
+@dataclass(frozen=True, eq=False)
+class SideBySide:
+    """Posterior counts of a patient among the phenotypes: prior counts and damped events, the modes side by side (Topics).
+
+    Parameters
+    ----------
+    columns
+        (codes of all modes, R) exp E log phi, the modes one under another.
+    prior
+        (R,) prior counts of a patient.
+    scale, order
+        (R,) lengths of the columns, and their places in the model's order: from columns to factors.
+    weights
+        (codes,) what the damped counts of every code are multiplied by.
+    steps
+        Steps of a placing.
+    """
+
+    columns: Array
+    prior: Array
+    scale: Array
+    order: NDArray[np.int64]
+    weights: Array
+    steps: int
+
+    def __post_init__(self) -> None:
+        for name in ("columns", "prior", "scale", "weights"):
+            object.__setattr__(self, name, frozen(getattr(self, name)))
+        object.__setattr__(self, "order", frozen(self.order, np.int64))
+        rank = len(self.prior)
+        fits = self.columns.shape[1:] == (rank,) == self.scale.shape and self.steps >= 1
+        if not fits or sorted(self.order.tolist()) != list(range(rank)):
+            raise DataError("patients cannot be placed like this", faults=[f"{rank} prior counts"])
+
+    def cells(self, tensor: SparseTensor) -> SparseTensor:
+        """O: the patients' events, as they are."""
+        return tensor
+
+    def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
+        """(patients, R) memberships on the factors."""
+        rows = side_by_side(tensor).weighted(self.weights)
+        columns, prior, scale = _loose([self.columns, self.prior, self.scale])
+        gamma = prior + rows.totals[:, None] / len(prior)
+        e_step(rows.indptr, rows.codes, rows.values, columns, prior, gamma, self.steps, np.zeros_like(columns))
+        out = np.where(rows.totals[:, None] > 0, gamma, 0.0)
+        return np.ascontiguousarray((out * scale)[:, self.order])
+
+    def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
+        """Factors of all modes, patients first: a patient's shares times the number of the patient's events."""
+        simplex = [f / np.maximum(f.sum(0), 1e-300) for f in _loose(factors)]
+        share = self.place(tensor, factors) / np.maximum(self.scale[self.order], 1e-300)
+        events = np.zeros(tensor.patients)
+        events[tensor.rows] = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else 0.0
+        return [share / np.maximum(share.sum(1, keepdims=True), 1e-300) * events[:, None], *simplex]
+
+
+Placing: TypeAlias = LeastSquares | Events | Likely | Courses | SideBySide

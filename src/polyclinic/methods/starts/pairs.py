@@ -1,0 +1,272 @@
+"""One matrix of codes that occur together, summed over two halves of the patients: how many components, and a start.
+
+    codes   patients who have each code, over all sites                                    one number a code
+    pairs   Q = sum_i x_i x_i' / |x_i|_1 off the diagonal, for each half of the patients    two numbers a pair of codes
+
+x_i are the patient's codes of all modes side by side, damped to 1 + log(count). The rank is the number of eigenvectors of one
+half's matrix, marginals taken out, that the other half confirms (cross-validated eigenvalues, Chen et al. 2021). Only codes
+with enough patients over all sites take part (docs/explanation/records.md has the tables).
+"""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from typing import Final, Protocol, TypeVar
+from weakref import WeakKeyDictionary
+
+import numpy as np
+from numpy.typing import NDArray
+from scipy.linalg import qr
+
+from polyclinic.errors import DataError
+from polyclinic.methods.rounds.phases import Exact, Phase
+from polyclinic.protocol.aggregators import facts_of
+from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Total
+from polyclinic.protocol.patient_halves import halves_of
+from polyclinic.protocol.phases import Staged
+from polyclinic.records.sites.site import Site
+from polyclinic.tensors import deterministic as ordered
+from polyclinic.tensors.side_by_side import CodeRows, side_by_side
+
+__all__ = ["Codes", "CooccurringCodes", "PairsPublic", "pair_em", "pairs_before", "replicating", "warn_of_low_rank"]
+
+Array = NDArray[np.float64]
+PATIENTS: Final = 2.0**31  # limit: patients at one site, at most
+CODES: Final = 300  # limit: codes of the matrix, those with most patients
+MINIMUM: Final = 20  # limit: patients of a code over all sites, at least
+FEWEST: Final = 10  # limit: codes of the matrix, at least
+OWN: Final = (
+    11  # limit: where each site's matrix is seen, a pair of codes has so many of the site's patients, or is left out
+)
+# docs/explanation/records.md
+CONFIRMED: Final = 3.0  # standard errors above 0 that an eigenvector has in the other half
+MOST: Final = 40  # components at most
+
+_rows: WeakKeyDictionary[Site, CodeRows] = WeakKeyDictionary()
+
+
+@dataclass(frozen=True)
+class PairsPublic:
+    """What everybody knows of the matrix.
+
+    Parameters
+    ----------
+    sites
+        How many take part.
+    shown
+        Another party sees each site's own matrix (plain sums between hosts).
+    codes
+        The codes that take part, in the order of the matrix; empty before they are known.
+    patients
+        (codes of all modes,) patients who have each code.
+    matrix
+        The sum of both halves, until the fit has started.
+    confirmed
+        Eigenvectors that the other half confirms; -1 before.
+    """
+
+    sites: int = 1
+    shown: bool = False
+    codes: NDArray[np.int64] = field(default_factory=lambda: np.zeros(0, np.int64))
+    patients: Array | None = None
+    matrix: Array | None = None
+    confirmed: int = -1
+
+    @property
+    def components(self) -> int:
+        """Columns of a fit: one more than the confirmed directions, because the marginals were taken out of the matrix."""
+        return min(self.confirmed + 1, MOST)
+
+
+def pairs_before(setting: Schema, aggregation: str) -> PairsPublic:
+    """Return the state before the first sum."""
+    return PairsPublic(len(setting.sites), not setting.together and facts_of(aggregation).reveals == "each")
+
+
+def warn_of_low_rank(rank: object, pairs: PairsPublic) -> None:
+    """Warn where fewer columns were asked for than two halves of the patients confirm."""
+    if isinstance(rank, int) and rank < pairs.confirmed:
+        warnings.warn(
+            f"rank = {rank} is below the {pairs.confirmed} directions that two halves of the patients confirm; phenotypes "
+            f"will be merged or missed. Use rank = {pairs.components} or rank = 'auto'",
+            stacklevel=2,
+        )
+
+
+def damped_rows(site: Site) -> CodeRows:
+    """The site's patients side by side, damped. Computed once for every site."""
+    cached = _rows.get(site)
+    if cached is None:
+        cached = _rows[site] = side_by_side(site.counts())
+    return cached
+
+
+class Paired(Staged, Protocol):
+    """A public state with a matrix of pairs."""
+
+    @property
+    def shape(self) -> tuple[int, ...]: ...
+    @property
+    def pairs(self) -> PairsPublic: ...
+
+
+Pub = TypeVar("Pub", bound=Paired)
+
+
+class Codes(Phase[Pub, Pri]):
+    """Patients of every code: which codes the matrix has."""
+
+    def step(self, public: Pub) -> Step:
+        return Step(0, "codes", {"patients": (sum(public.shape),)}, bound=PATIENTS, counts=False)
+
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+        """x_kj = patients of hospital k who have code j."""
+        rows = damped_rows(site)
+        return private, Contribution({"patients": np.bincount(rows.codes, minlength=rows.size).astype(np.float64)})
+
+    def combine(self, step: Step, public: Pub, total: Total) -> Pub:
+        """The codes that at least MINIMUM patients have, and of these the CODES most frequent."""
+        patients = np.rint(total.arrays["patients"])
+        frequent = np.argsort(-patients, kind="stable")[:CODES]
+        codes = np.sort(frequent[patients[frequent] >= MINIMUM])
+        known = replace(public, pairs=replace(public.pairs, codes=codes, patients=patients))
+        if len(codes) >= FEWEST:
+            return self.fit.onward(known)  # type: ignore[no-any-return]
+        if self.fit.params.rank == "auto":
+            raise DataError(
+                f"{len(codes)} codes have at least {MINIMUM} patients: too few to say how many phenotypes there are",
+                hint="give a rank, or use more patients",
+            )
+        return self.fit.unpaired(known)  # type: ignore[no-any-return]
+
+
+class CooccurringCodes(Phase[Pub, Pri]):
+    """Codes that occur together, in two halves of the patients."""
+
+    def transport(self, pairs: PairsPublic) -> Exact:
+        """32 bits a number: a pair has at most the patients of its codes times half a damped count."""
+        assert pairs.patients is not None
+        m = len(pairs.codes)
+        shapes = {"first": (m * (m - 1) // 2,), "second": (m * (m - 1) // 2,), "squares": (2,)}
+        return Exact(shapes, float(pairs.patients.max()), ("squares",), short=True, sites=pairs.sites)
+
+    def step(self, public: Pub) -> Step:
+        return self.transport(public.pairs).step(0, "pairs")
+
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+        """x_k = (upper triangle of sum_i x_i x_i' / |x_i|_1, sum of squares of its terms) for each half."""
+        rows, codes = damped_rows(site), public.pairs.codes
+        half = halves_of(site, f"pairs {self.fit.params.seed}")
+        upper = np.triu_indices(len(codes), 1)
+        triangles, squares = [], []
+        for h in (0, 1):
+            x = rows.dense(codes)[half == h]
+            size = x.sum(1, keepdims=True)
+            scaled = x / np.sqrt(np.maximum(size, 1e-300))
+            triangle = (scaled.T @ scaled)[upper]
+            if public.pairs.shown:
+                present = (x > 0).astype(np.float64)
+                triangle = np.where((present.T @ present)[upper] >= OWN, triangle, 0.0)
+            triangles.append(triangle)
+            s2, s4 = np.square(scaled).sum(1), np.square(np.square(scaled)).sum(1)
+            squares.append(float((np.square(s2) - s4).sum()))
+        arrays = {"first": triangles[0], "second": triangles[1], "squares": np.array(squares)}
+        return private, self.transport(public.pairs).contribution(arrays)
+
+    def combine(self, step: Step, public: Pub, total: Total) -> Pub:
+        """confirmed = eigenvectors of one half that the other half confirms; the fit goes on from there."""
+        m = len(public.pairs.codes)
+        halves = [_square(np.maximum(total.arrays[name], 0.0), m) for name in ("first", "second")]
+        confirmed = replicating(halves, total.arrays["squares"])
+        pairs = replace(public.pairs, matrix=halves[0] + halves[1], confirmed=confirmed)
+        return self.fit.onward(self.fit.paired(replace(public, pairs=pairs)))  # type: ignore[no-any-return]
+
+
+def _square(triangle: Array, size: int) -> Array:
+    out = np.zeros((size, size))
+    out[np.triu_indices(size, 1)] = triangle
+    return out + out.T
+
+
+def replicating(halves: list[Array], squares: Array) -> int:
+    """Return how many eigenvectors of one half the other half confirms, both ways together.
+
+    Parameters
+    ----------
+    halves
+        Two symmetric matrices with an empty diagonal.
+    squares
+        For each half the sum of the squares of all patients' terms: the variance of the entries.
+    """
+    residuals, variances = [], []
+    for q, square in zip(halves, squares):
+        whole = max(float(q.sum()), 1e-300)
+        margin = q.sum(1) + 1e-5 * whole
+        scale = 1.0 / np.sqrt(np.outer(margin, margin))
+        residual = (q - np.outer(margin, margin) / whole) * scale
+        np.fill_diagonal(residual, 0.0)
+        residuals.append(residual)
+        variances.append(2.0 * q * np.square(scale) * float(square) / whole)
+    scores = np.zeros(min(len(halves[0]), 2 * MOST))
+    for a, b in ((0, 1), (1, 0)):
+        vectors = np.linalg.eigh(residuals[a])[1][:, ::-1][:, : len(scores)]
+        explained = np.einsum("ak,ab,bk->k", vectors, residuals[b], vectors, optimize=True)
+        spread = np.einsum("ak,ab,bk->k", np.square(vectors), variances[b], np.square(vectors), optimize=True)
+        scores += explained / np.sqrt(np.maximum(spread, 1e-300))
+    return int(np.argmax(np.append(scores / np.sqrt(2.0), -np.inf) < CONFIRMED))
+
+
+def pair_em(matrix: Array, first: Array, steps: int = 150) -> tuple[Array, Array]:
+    """Fit Q_ab ~ sum_r p_r f_ra f_rb by EM from columns ``first``; the unknown diagonal is what the model says.
+
+    Returns the columns (codes, R) on the simplex and their shares p.
+    """
+    q = matrix / matrix.sum()
+    columns, shares = first / first.sum(0), np.full(first.shape[1], 1.0 / first.shape[1])
+    for _ in range(steps):
+        model = ordered.product(columns * shares, columns.T) + 1e-15
+        ratio = q / model * (1.0 - ordered.inner(columns * columns, np.broadcast_to(shares, columns.shape)))
+        np.fill_diagonal(ratio, 1.0)
+        expected = columns * ordered.product(ratio, columns) * shares
+        mass = _column_sums(expected)
+        shares = mass / ordered.inner(mass, np.ones(len(mass)))
+        columns = expected / np.maximum(mass, 1e-15)
+        columns[columns < 1e-9] = 0.0
+    return columns, shares
+
+
+def _column_sums(a: Array) -> Array:
+    out: Array = ordered.product(np.ones((1, len(a))), a)[0]
+    return out
+
+
+def spectral_columns(matrix: Array, rank: int) -> Array:
+    """Return columns (codes, R) to begin with: clusters of codes by pivoted QR of the leading eigenvectors (Damle et al. 2018).
+
+    Without a random number: two halves of the patients begin alike.
+    """
+    margin = matrix.sum(1) + 1e-9 * matrix.sum()
+    wide = min(rank, len(matrix))
+    vectors = np.linalg.eigh(matrix / np.sqrt(np.outer(margin, margin)))[1][:, ::-1][:, :wide]
+    pivots = qr(vectors.T, mode="economic", pivoting=True)[2][:wide]
+    left, _, right = np.linalg.svd(vectors[pivots].T)
+    cluster = np.argmax(np.abs(vectors @ (left @ right)), axis=1)
+    columns = np.zeros((len(matrix), rank))
+    columns[np.arange(len(matrix)), cluster] = margin
+    near = matrix @ columns
+    columns += 0.1 * near * columns.sum(0) / np.maximum(near.sum(0), 1e-300)
+    out: Array = columns + 1e-3 * margin[:, None]
+    return out
+
+
+def starts_of(
+    pairs: PairsPublic, rank: int, rng: np.random.Generator, number: int, seeded: Callable[[Array], Array]
+) -> list[tuple[Array, Array]]:
+    """Return columns and shares of starts of :func:`pair_em`: the spectral one first, then random ones."""
+    matrix = pairs.matrix
+    assert matrix is not None
+    margin = matrix.sum(1)[:, None] + 1e-12
+    random = [rng.gamma(0.3, 1.0, (len(matrix), rank)) * margin + 1e-12 for _ in range(number - 1)]
+    return [pair_em(matrix, seeded(first)) for first in (spectral_columns(matrix, rank), *random)]

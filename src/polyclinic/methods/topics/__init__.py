@@ -1,0 +1,1 @@
+"""Topics: phenotypes as mixtures of codes, modes side by side."""
