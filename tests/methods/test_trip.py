@@ -71,6 +71,15 @@ def test_federated_model_resembles_the_pooled_one_and_the_local_one_does_not() -
     assert gap < 1e-2 and trip.traffic_.rounds < 20
 
 
+@pytest.mark.parametrize("seed", [54, 55])
+def test_where_the_gram_saw_little_a_search_follows_and_explains_what_pooled_explains(seed: int) -> None:
+    sites = pc.datasets.planted_counts(2400, seed=seed, sites=12)
+    trip, pooled = pc.TRIP(rank=15, seed=1).fit(sites), pc.CPALS(rank=15, seed=0).fit(sites)
+    explained = [1 - (1 - m.score(sites)) ** 2 for m in (trip, pooled)]
+    assert explained[0] >= 0.97 * explained[1]
+    assert trip.start_.kind == "gram" and trip.start_.searched and trip.traffic_.rounds < 15
+
+
 def test_distinct_pushes_phenotypes_apart() -> None:
     sites = example_sites()
 

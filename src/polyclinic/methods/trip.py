@@ -33,8 +33,9 @@ from polyclinic.methods.rounds.distinct import distinct_step
 from polyclinic.methods.rounds.phases import HEADROOM, Exact, Phase, Rounds, Score, Setup, modes
 from polyclinic.methods.rounds.setup import Sizes
 from polyclinic.methods.rounds.warmup import WarmUp
-from polyclinic.methods.starts.choice import Started, StartedParams, StartedPublic, Starter, StartPhase
+from polyclinic.methods.starts.choice import WEAK, Started, StartedParams, StartedPublic, Starter, StartPhase
 from polyclinic.methods.starts.state import StartPublic
+from polyclinic.methods.starts.wide import WideStart
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -95,7 +96,7 @@ class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
     """Consensus ADMM: every hospital has its own copy of the factors, and the sums pull the copies together."""
 
     name = "trip"
-    version = 2
+    version = 3  # 3: a search may follow the first rounds
     facts = known.TRIP
     Params = TRIPParams
     Public = TRIPPublic
@@ -134,8 +135,16 @@ class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         if start.stage != "over":
             return public
         if start.lifted:
-            public = replace(public, factors=start.lifted, start=start.put_away())
+            public = replace(public, factors=start.lifted, start=replace(start.put_away(), rows=start.rows))
         return self.onward(self.begun_from(public))
+
+    def searched_again(self, before: TRIPPublic, after: TRIPPublic) -> TRIPPublic | None:
+        """Where the first gain shows that the Gram saw little of the structure: a wide start, and the rounds anew."""
+        known = before.gain is None and after.gain is not None and after.gain > WEAK
+        if not known or after.start.kind != "gram" or after.start.sweep or not self.starter.roomy:
+            return None
+        start = WideStart(self.starter.gram(after.shape)).again(after.start)
+        return replace(after, stage="start", round=after.round + 1, start=start, objective=None, gain=None, still=0)
 
     def sized(self, public: TRIPPublic, size: Sizes, members: int) -> TRIPPublic:
         p, codes, each = self.params, sum(public.shape), size.patients / max(members, 1)
@@ -214,7 +223,7 @@ class Scale(Phase[TRIPPublic, TRIPPrivate]):
         patients, _ = self.fit.solve_patients(site, private, public)
         everyone = [patients, *public.factors]
         gram = np.array([np.trace(cp.gram(everyone, n)) / public.rank for n in range(1, len(everyone))])
-        return replace(private, patients=patients, first=False), Contribution({"gram": gram / public.norm})
+        return TRIPPrivate(patients, first=False), Contribution({"gram": gram / public.norm})
 
     def combine(self, step: Step, public: TRIPPublic, total: Total) -> TRIPPublic:
         """omega_n = penalty / K sum_k tr(G_kn) / R."""
@@ -290,6 +299,9 @@ class Consensus(Rounds[TRIPPublic, TRIPPrivate]):
         sse, gap, everything = (float(x) for x in sums["aside"])
         plateau = self.fit.plateau(public)
         after: TRIPPublic = plateau.judged(public, max(sse, 0.0) * public.norm, everything * public.norm)
+        again = self.fit.searched_again(public, after)
+        if again is not None:
+            return again
         ended = public.round >= p.rounds or plateau.arrived(after)
         return replace(
             after,

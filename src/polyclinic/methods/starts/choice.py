@@ -231,21 +231,23 @@ class Starter:
             return WideStart(who).again(after)
         return after if begun.kind == "random" else self._instead(begun, after, shape, unit)
 
-    def _roomy(self) -> bool:
+    @property
+    def roomy(self) -> bool:
+        """Whether a wide start may be taken: rank known, rounds enough."""
         p = self.params
         return self.widens and p.rank != "auto" and p.rounds >= ROUNDS
 
     def _instead(self, begun: StartPublic, after: StartPublic, shape: Sequence[int], unit: float) -> StartPublic:
         """Where the Gram turned out not to be allowed: a wide start, also for small vocabularies."""
         rank = self.params.rank
-        if after.kind != "random" or not self._roomy() or rank == "auto":
+        if after.kind != "random" or not self.roomy or rank == "auto":
             return after
         return WideStart(self.gram(shape)).begin(replace(after, sites=begun.sites), unit)
 
     def _vague(self, begun: StartPublic) -> bool:
         """Whether the lift lost so much of what the cells show that a wide start finds more, and may be taken at once."""
         lifted = begun.kind == "gram" and begun.stage in ("audition", "over") and not begun.sweep and begun.kept < VAGUE
-        return lifted and self.leaps and self._roomy()
+        return lifted and self.leaps and self.roomy
 
 
 class StartPhase(Phase[Any, Any]):
