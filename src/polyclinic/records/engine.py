@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import fcntl
 import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from polyclinic.errors import DataError
+from polyclinic.util.atomic_files import locked
 from polyclinic.util.database_errors import advice, said
 
 if TYPE_CHECKING:
@@ -47,10 +47,8 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
     inside.mkdir(parents=True, exist_ok=True)
     _sweep(inside)
     scratch = Path(tempfile.mkdtemp(dir=inside, prefix=".work-"))  # mode 0700
-    lock = open(scratch / "alive", "w")  # noqa: SIM115 - held as long as the scratch folder lives
-    fcntl.flock(lock, fcntl.LOCK_EX)
     try:
-        with duckdb.connect(str(scratch / "work.duckdb")) as con:
+        with locked(scratch / "alive"), duckdb.connect(str(scratch / "work.duckdb")) as con:
             con.execute(f"SET memory_limit = {literal(memory)}")
             con.execute(f"SET temp_directory = {literal(str(scratch / 'spill'))}")
             con.execute("SET preserve_insertion_order = false")
@@ -62,7 +60,6 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
             yield con, scratch
     finally:
         shutil.rmtree(scratch, ignore_errors=True)
-        lock.close()
         for folder in new_folders:  # nothing is left behind where nothing was before
             if folder.is_dir() and not any(folder.iterdir()):
                 folder.rmdir()
@@ -71,12 +68,10 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
 def _sweep(inside: Path) -> None:
     """Remove what a killed process left behind: a scratch folder whose lock nobody holds."""
     for old in inside.glob(".work-*"):
-        try:
-            with open(old / "alive") as lock:
-                fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                shutil.rmtree(old, ignore_errors=True)
-        except OSError:
-            continue  # alive, or being made at this moment
+        if not (old / "alive").exists():
+            continue  # being made at this moment
+        with suppress(OSError), locked(old / "alive", wait=False):  # else another process is at work there
+            shutil.rmtree(old, ignore_errors=True)
 
 
 @contextmanager

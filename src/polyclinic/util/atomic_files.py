@@ -8,6 +8,11 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+try:
+    import fcntl
+except ImportError:  # Windows
+    fcntl = None  # type: ignore[assignment]
+
 
 @contextmanager
 def atomic(path: Path) -> Iterator[Path]:
@@ -37,7 +42,9 @@ def write_whole(path: Path, data: str | bytes) -> Path:
 
 def _to_disk(path: Path | str) -> None:
     """Wait until a file's bytes, or a folder's names, are on disk."""
-    handle = os.open(path, os.O_RDONLY)
+    if os.name == "nt" and Path(path).is_dir():
+        return  # Windows opens no folder
+    handle = os.open(path, os.O_RDWR if os.name == "nt" else os.O_RDONLY)  # and flushes only what it may write
     try:
         os.fsync(handle)
     finally:
@@ -45,29 +52,43 @@ def _to_disk(path: Path | str) -> None:
 
 
 @contextmanager
-def locked(path: Path) -> Iterator[None]:
-    """Hold a lock file: one holder at a time, in all processes."""
+def locked(path: Path, *, wait: bool = True) -> Iterator[None]:
+    """Hold a lock file: one holder at a time, in all processes.
+
+    Parameters
+    ----------
+    wait
+        Whether to wait for another holder; else :class:`BlockingIOError` is raised.
+    """
     path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
-    handle = _lock(path)
-    try:
+    with _windows_lock(path, wait) if fcntl is None else _posix_lock(path, wait):
         yield
-    finally:
-        os.close(handle)
 
 
-def _lock(path: Path) -> int:
-    """A handle of the lock file that is there: one that was removed while this process waited keeps nobody out."""
-    import fcntl
-
+@contextmanager
+def _posix_lock(path: Path, wait: bool) -> Iterator[None]:
+    """Lock the file that is there: one that was removed while this process waited keeps nobody out."""
     while True:
         handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX)
-            if os.fstat(handle).st_ino == path.stat().st_ino:
-                return handle
-        except FileNotFoundError:
-            pass
-        except BaseException:
+            fcntl.flock(handle, fcntl.LOCK_EX | (0 if wait else fcntl.LOCK_NB))
+            if path.exists() and os.fstat(handle).st_ino == path.stat().st_ino:
+                yield
+                return
+        finally:
             os.close(handle)
-            raise
-        os.close(handle)
+
+
+@contextmanager
+def _windows_lock(path: Path, wait: bool) -> Iterator[None]:
+    import filelock
+
+    lock = filelock.FileLock(path, mode=0o600)
+    try:
+        lock.acquire(blocking=wait)
+    except filelock.Timeout:
+        raise BlockingIOError(f"{path} is held") from None
+    try:
+        yield
+    finally:
+        lock.release()

@@ -131,9 +131,9 @@ def _versions(need: Iterable[tuple[str, str]]) -> list[Probe]:
     for package, extra in lack:
         todo = f"pip install 'polyclinic[{extra}]'"
         found.append(Probe("versions", "fault", f"package {package} (extra {extra}) is not installed", todo))
-    flare = next((h.split()[1] for h in have if h.startswith("nvflare ")), VERSION)
-    if flare != VERSION:
-        text = f"nvflare {flare} is installed; this release needs {VERSION}"
+    flare = next((h.split()[1] for h in have if h.startswith("nvflare ")), f"{VERSION}.0")
+    if not flare.startswith(f"{VERSION}."):
+        text = f"nvflare {flare} is installed; this release needs {VERSION}.x"
         found.append(Probe("versions", "fault", text, "pip install 'polyclinic[nvflare]'"))
     return found
 

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import errno
-import fcntl
 import json
 import os
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
@@ -16,7 +15,7 @@ from typing import Any, Final
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError
 from polyclinic.protocol.wire.sealed import Identity
-from polyclinic.util.atomic_files import write_whole
+from polyclinic.util.atomic_files import locked, write_whole
 from polyclinic.util.file_format import check_format
 
 FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
@@ -83,17 +82,13 @@ def turn(path: Path) -> None:
     """Go on in a new file: ``log`` becomes ``log.1``, that one ``log.2`` ...; one process at a time, and only once."""
     if not path.exists() or path.stat().st_size <= LOG:
         return
-    handle = os.open(path.with_name(f".{path.name}.turn"), os.O_RDWR | os.O_CREAT, 0o600)
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX)
+    with locked(path.with_name(f".{path.name}.turn")):
         if not path.exists() or path.stat().st_size <= LOG:  # another process was faster
             return
         for n in range(KEPT, 0, -1):
             old = path if n == 1 else path.with_name(f"{path.name}.{n - 1}")
             if old.exists():
                 old.replace(path.with_name(f"{path.name}.{n}"))
-    finally:
-        os.close(handle)
 
 
 def read_events(path: Path) -> list[dict[str, Any]]:
@@ -116,30 +111,25 @@ def read_events(path: Path) -> list[dict[str, Any]]:
 def alone(path: Path, what: str) -> Iterator[None]:
     """A lock: two processes never work on the same checkpoint."""
     private(path.parent)
-    handle = os.open(path, os.O_RDWR | os.O_CREAT, 0o600)
-    try:
+    with ExitStack() as held:
         try:
-            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        except OSError:
+            held.enter_context(locked(path, wait=False))
+        except BlockingIOError:
             raise ConfigError(f"{what} is already at work", hint=f"wait for it, or stop it ({path})") from None
         yield
-    finally:
-        os.close(handle)
 
 
 def at_work(path: Path) -> bool:
     """Whether a process holds the lock of :func:`alone`."""
     try:
-        handle = os.open(path, os.O_RDWR)
-    except OSError:
-        return False
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-        return False
-    except OSError:
+        if path.exists():
+            with locked(path, wait=False):
+                return False
+    except BlockingIOError:
         return True
-    finally:
-        os.close(handle)
+    except OSError:
+        pass
+    return False
 
 
 class _Under:

@@ -13,17 +13,23 @@ Nothing here imports ``nvflare`` before it is needed, so the package works witho
 
 from __future__ import annotations
 
+import sys
 from types import ModuleType
 
-from polyclinic.errors import MissingExtra
+from polyclinic.errors import ConfigError, MissingExtra
 
 __all__ = ["VERSION", "need_flare"]
 
-VERSION = "2.9.0"  # the adapter rests on details of this version (docs/howto/deployment.md, upgrade notes)
+VERSION = "2.9"  # the adapter rests on details of these versions (docs/howto/deployment.md, upgrade notes)
 
 
 def need_flare() -> ModuleType:
     """The package ``nvflare``, or an error that says what to install."""
+    if sys.platform == "win32":
+        raise ConfigError(
+            "a federation between hosts does not run on Windows",
+            hint="run the node on Linux, e.g. in the container (docs/howto/container.md)",
+        )
     try:
         import nvflare
     except ImportError:

@@ -9,7 +9,6 @@ from __future__ import annotations
 import json
 import os
 import re
-import resource
 import shlex
 import subprocess
 import threading
@@ -57,6 +56,8 @@ class _Worker(JobHandleSpec):  # type: ignore[misc]
         log.close()
         limit = self.folder.node.keys.get("max_memory_mb")
         if limit is not None:  # beyond it an allocation fails, and the site says that it cannot take part
+            import resource  # not on Windows
+
             resource.prlimit(process.pid, resource.RLIMIT_DATA, (int(limit) * 2**20,) * 2)
         record(self.folder.pids / f"worker-{self.job}.json", process.pid)
         return process
