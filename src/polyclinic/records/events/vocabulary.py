@@ -20,6 +20,7 @@ from polyclinic.errors import DataError
 from polyclinic.records.attrition import Stage
 from polyclinic.records.engine import Connection, literal, reading
 from polyclinic.records.events.codes import Code, group
+from polyclinic.records.events.roll_up import is_roll_up, roll_up
 from polyclinic.records.events.window_sql import lacks, tick
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.codelist import read_public_axis
@@ -115,15 +116,14 @@ def choose_codes(con: Connection, events: str, study: Study, *, each_alone: bool
     unmapped: list[dict[str, int]] = []
     for m, mode in enumerate(rule.modes):
         codes = [Code(r[1], r[2], r[3], r[4]) for r in by_mode[mode]]
-        groups = group(codes, study.codes.get(mode, CodeRule()), kind=mode, folder=study.folder, each_alone=each_alone)
+        groups = _groups(con, codes, study, mode, each_alone)
         unmapped.append(defaultdict(int))
-        for r, g in zip(by_mode[mode], groups):
-            if g.label is None:
+        for r, targets in zip(by_mode[mode], groups):
+            if not targets:
                 unmapped[m][r[1]] += r[4]
                 fate.setdefault(r[:3], f"{mode}: code has no group")
-            else:
-                labelled.append((m, r[:3], g.label))
-        names.append({g.label: g.name for g in groups if g.label is not None})
+            labelled += [(m, r[:3], label) for label in targets]
+        names.append({label: name for targets in groups for label, name in targets.items()})
     every = [sorted(titles) for titles in names]
     number = {(m, x): i for m, labels in enumerate(every) for i, x in enumerate(labels)}
     people, sites = _integers(con, rule, [(m, d, number[m, x]) for m, d, x in labelled])
@@ -142,6 +142,20 @@ def choose_codes(con: Connection, events: str, study: Study, *, each_alone: bool
             reason = "not in the public list" if rule.modes[m] in rule.vocabulary else "not among the chosen codes"
             fate.setdefault(d, f"{rule.modes[m]}: {reason}")
     return Vocabulary(tuple(axes), coverage, _account(rows, counted, fate, rule), tuple(fixed), people, sites)
+
+
+def _groups(con: Connection, codes: Sequence[Code], study: Study, mode: str, each_alone: bool) -> list[dict[str, str]]:
+    """Return label -> name for every code: none, one, or several (a drug of two ingredients)."""
+    rule = study.codes.get(mode, CodeRule())
+    if is_roll_up(rule.to, codes):
+        several = roll_up(con, codes, rule.to, study.folder)
+    else:
+        several = [[g] for g in group(codes, rule, kind=mode, folder=study.folder, each_alone=each_alone)]
+    keep = rule.unmapped == "keep"
+    return [
+        {g.label: g.name for g in targets if g.label is not None} or ({c.code: c.description or c.code} if keep else {})
+        for c, targets in zip(codes, several)
+    ]
 
 
 def _by_mode(rows: Sequence[Any], rule: TensorRule) -> dict[str, list[Any]]:

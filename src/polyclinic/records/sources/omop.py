@@ -1,4 +1,4 @@
-"""OMOP Common Data Model 5.3 and 5.4, in PostgreSQL, SQLite, DuckDB, CSV or Parquet: the same rows, the same tensor."""
+"""OMOP Common Data Model 5.3, 5.4 and 5.5, in PostgreSQL, SQLite, DuckDB, CSV or Parquet: the same rows, the same tensor."""
 
 from __future__ import annotations
 
@@ -73,7 +73,8 @@ OMOP = Tabular(
             patient="subject_id",
         ),
         SourceTable("concept_ancestor", "ancestor_concept_id descendant_concept_id", optional=True),
-        SourceTable("concept", "concept_id concept_name vocabulary_id concept_code"),
+        SourceTable("concept_relationship", "concept_id_1 concept_id_2 relationship_id", optional=True),
+        SourceTable("concept", "concept_id concept_name vocabulary_id concept_code", "concept_class_id"),
         SourceTable("cdm_source", "cdm_version", optional=True),
     ),
     events=("condition_occurrence", "procedure_occurrence", "drug_exposure", "measurement"),
@@ -96,16 +97,22 @@ COHORT = (
 
 def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:
     """Open the tables; ``[source] codes`` chooses standard concepts or the source's own codes."""
-    source = OMOP.open(con, node, outcome, push)
+    omop = OMOP if node.source.folder or node.source.database else replace(OMOP, tables=_without_relationships())
+    source = omop.open(con, node, outcome, push)
     with reading("cdm_source"):
         version = con.execute("SELECT any_value(CAST(cdm_version AS VARCHAR)) FROM cdm_source").fetchone()
     inputs = {**source.inputs, **({"cdm_version": str(version[0])} if version and version[0] else {})}
     if node.source.codes == "source":
-        source = replace(source, events=OMOP.events_sql(con, node, "omop_source"))
+        source = replace(source, events=omop.events_sql(con, node, "omop_source"))
     about = told(source.inputs)
     return replace(
         source, inputs=inputs, births=about.births, deaths=DEATHS, observed=about.observed, cohort=about.cohort
     )
+
+
+def _without_relationships() -> tuple[SourceTable, ...]:
+    """The tables that are copied from a server: concept_relationship has tens of millions of rows."""
+    return tuple(t for t in OMOP.tables if t.name != "concept_relationship")
 
 
 def told(there: Container[str]) -> OpenedSource:

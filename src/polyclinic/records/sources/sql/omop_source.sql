@@ -1,4 +1,4 @@
--- OMOP CDM 5.3 / 5.4 -> events by the source's own codes.
+-- OMOP CDM 5.3 / 5.4 / 5.5 -> events by the source's own codes.
 -- One row out for every row of the four tables; a row that cannot be used carries its reason in "dropped".
 -- A missing time of day falls back to the date. The site is the visit's care site, or else the person's.
 -- Plain SQL: runs in PostgreSQL, DuckDB and (types aside) SQL Server, Oracle, Snowflake.
