@@ -100,8 +100,6 @@ def test_texts_that_mean_no_value_are_dropped_and_counted(tmp_path: Path) -> Non
 
 def test_a_time_format_reads_other_dates_and_refuses_what_does_not_fit(tmp_path: Path) -> None:
     (tmp_path / "e.csv").write_text(HEAD + ROWS.replace("2020-01-01", "31.12.2020"))
-    with pytest.raises(DataError, match="4 rows, 4 time is not a date"):
-        made(tmp_path, events="e.csv")
     made(tmp_path, events="e.csv", time_format="%d.%m.%Y")
     with duckdb.connect() as con:
         times = con.execute(

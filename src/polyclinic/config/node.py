@@ -65,6 +65,11 @@ class Node(TomlFile):
         """Whether a fault in one patient's records leaves out that patient only, as in a study with a formal guarantee."""
         return self._skip_faulty
 
+    def with_time_format(self, time_format: str | None) -> Node:
+        """Return the same node, whose times are written in this format."""
+        node = self.named(self.name)
+        return node.model_copy(update={"source": self.source.model_copy(update={"time_format": time_format})})
+
     def skipping_faulty(self) -> Node:
         """Return the same node, whose readers leave out a patient instead of refusing the source."""
         node = self.named(self.name)

@@ -38,7 +38,7 @@ class Source(TomlSection):
     missing: tuple[str, ...] = Field(("",), description="files: texts that mean 'no value', in events and labels.")
     time_format: str | tuple[str, ...] | None = Field(
         None,
-        description="files: how times are written, if not 2020-12-31 23:59: %d.%m.%Y. A list: the first that fits a cell.",
+        description="files: how times are written, if not 2020-12-31 23:59: %d.%m.%Y, or days (since an index date). A list: the first that fits.",
     )
     path: str | None = Field(None, description="Any kind: stands for events, features, folder, database or url.")
     folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")

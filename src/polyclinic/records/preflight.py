@@ -18,6 +18,8 @@ from polyclinic.records.events.cooccurrence import choose_codes, count_together,
 from polyclinic.records.events.labels import read_labels
 from polyclinic.records.events.matrix import read_matrix
 from polyclinic.records.sites.covariates import read_people
+from polyclinic.records.sites.remarks import remarks
+from polyclinic.records.sites.site import Site
 from polyclinic.records.source_units import units_of
 from polyclinic.tensors.skew import skew
 
@@ -128,6 +130,8 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
             try:
                 labels = read_labels(con, source, study.labels if study else None, node.source.label)
                 out.findings.append(f"outcome {labels.words()}" if labels else "no outcome in this source")
+                if study is not None and study.labels is not None and labels is not None:
+                    labels.need_two_levels()
             except (DataError, ConfigError) as e:
                 out.blame(e)
             if study is not None and study.tensor is not None:
@@ -272,6 +276,7 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
             out.remarks += found_units.words()
             out.figures["small"] = list(found_units.small)
     tensor, _ = count_together(con, rule, vocabulary)
+    out.remarks += remarks([Site(study.name, tensor)])
     skewness = skew(tensor, repeat_share)
     out.findings.append(skewness.words())
     out.figures["skew"] = skewness.to_json()

@@ -120,7 +120,7 @@ def test_frames_of_any_library(library: str) -> None:
         ({"n": np.nan}, {"count": "n"}, "are empty"),
         ({"n": "many"}, {"count": "n"}, "not numbers"),
         ({"pid": None}, {}, "pid: 3000 of 3000 rows are empty"),
-        ({"died": "perhaps"}, {"outcome": "died"}, "an outcome is 0 or 1"),
+        ({"died": "perhaps"}, {"outcome": "died"}, "which of 'perhaps' is the event"),
         ({"died": [0, 1] * 1500}, {"outcome": "died"}, "patients have 0 and 1"),
         ({"diagnosis": 428.1}, {}, "codes are texts, not numbers such as 428.1"),
         ({}, {"patient": "pdi"}, "no column 'pdi'; did you mean 'pid'"),

@@ -68,7 +68,7 @@ def count_together(
             con.execute("DROP TABLE fact")
     dropped = {lonely(rule): entering - counted} if entering > counted else {}
     step = Stage("count together" if site is None else f"count together at {site}", entering, counted, dropped)
-    if not parts:
+    if not any(len(part[0]) for part in parts):
         empty_error = NothingTogether(
             "nothing occurs together: the tensor would be empty",
             hint="a wider window, other modes, or fewer restrictions on codes",

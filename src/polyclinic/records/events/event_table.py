@@ -132,12 +132,13 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
         for step in steps:
             for reason, n in step.dropped.items():
                 note_skipped(con, f"{step.name}: {reason}", n)
-    faults = _faults({t.system for t in tallies if t.dropped is None}, rows, steps)
+    faults = _faults({t.system for t in tallies if t.dropped is None}, rows, steps, _a_time(con, source_tables, rows))
     if faults:
         raise DataError(
             f"{source}: not usable",
             faults=faults,
-            hint="correct the source; texts that mean 'no value' go in missing = [...]",
+            hint="correct the source; [source] time_format = '%d.%m.%Y' says how times are written; texts that mean 'no value' go "
+            "in missing = [...]",
         )
     attrition: tuple[Attrition, ...] = ()
     if restricted:
@@ -189,6 +190,18 @@ def _canonical(con: Connection, opened: OpenedSource, node: Node) -> str:
 
 def _tallies(con: Connection) -> list[Tally]:
     return [Tally(*row) for row in con.execute(COUNTED).fetchall()]
+
+
+def _a_time(con: Connection, opened: OpenedSource, rows: int) -> str | None:
+    """Return one time as the source writes it, where no row can be used."""
+    row = (
+        None
+        if rows
+        else con.execute(
+            f"SELECT CAST(time AS VARCHAR) FROM ({opened.events}) WHERE time IS NOT NULL LIMIT 1"
+        ).fetchone()
+    )
+    return str(row[0])[:30] if row else None
 
 
 def _rows_of(tallies: Sequence[Tally], opened: OpenedSource) -> Mapping[str, int]:
@@ -272,12 +285,14 @@ def _lives(con: Connection, opened: OpenedSource) -> tuple[str, str]:
     return LIFE, " LEFT JOIN life l ON l.patient_id = CAST(c.patient_id AS VARCHAR)"
 
 
-def _faults(systems: set[str | None], rows: int, steps: tuple[Stage, ...]) -> list[str]:
+def _faults(systems: set[str | None], rows: int, steps: tuple[Stage, ...], sample: str | None) -> list[str]:
     faults = []
     unknown = sorted(s for s in systems if s is not None and s not in SYSTEMS)
     if unknown:
         faults.append(f"unknown code system {', '.join(map(repr, unknown))}; known: {', '.join(sorted(SYSTEMS))}")
     if rows == 0:
+        undated = sum(s.dropped.get("time is not a date", 0) for s in steps)
+        faults += [f"times are not dates: {sample!r}"] if sample and undated else []
         reasons = "; ".join(f"{s.name}: {s.rows_in} rows" + _why(s) for s in steps)
         faults.append(f"no usable event at all ({reasons})")
     return faults

@@ -28,6 +28,15 @@ class Labels:
         """Plain values for the manifest."""
         return {"outcome": self.outcome, **self.counts}
 
+    def need_two_levels(self) -> None:
+        """Refuse an outcome that is the same for everybody."""
+        known, positive = self.counts.get("patients", 0), self.counts.get("patients positive", 0)
+        if known and positive in (0, known):
+            raise DataError(
+                f"outcome {self.outcome!r} is {int(positive > 0)} for all {known} patients",
+                hint="0 and 1 must both occur: [source] positive = [...] names the values that mean yes",
+            )
+
     def words(self) -> str:
         """For people: what it is, and of how many patients and visits it is known.
 
@@ -78,7 +87,7 @@ def read_labels(
         raise DataError(
             f"outcome {outcome!r}{column_note} is no column of the visits", hint=f"there are {', '.join(sorted(names))}"
         )
-    text = f"lower(CAST({identifier(visit_column)} AS VARCHAR))"
+    text = f"lower(trim(CAST({identifier(visit_column)} AS VARCHAR)))"
     unreadable = _one(
         con, f"SELECT count(*) FROM visits WHERE {text} IS NOT NULL AND {text} NOT IN {YES} AND {text} NOT IN {NO}"
     )
@@ -87,7 +96,7 @@ def read_labels(
         text = f"CASE WHEN {text} IN {YES} OR {text} IN {NO} THEN {text} END"
     elif unreadable:
         raise DataError(
-            f"outcome {outcome!r}: {unreadable} visits are neither yes nor no",
+            f"outcome {outcome!r}: {unreadable} visits are neither yes nor no{_which(con, 'visits', text)}",
             hint="name the values that mean yes: [source] positive = [...]",
         )
     visits, labelled_visits, yes = _row(
@@ -105,6 +114,15 @@ def read_labels(
     )
 
 
+def _which(con: Connection, table: str, text: str) -> str:
+    """Ask which level is the event, where there are few."""
+    levels = [
+        str(r[0])
+        for r in con.execute(f"SELECT DISTINCT {text} FROM {table} WHERE {text} <> '' ORDER BY 1 LIMIT 6").fetchall()
+    ]
+    return f": which of {', '.join(levels)} is the event?" if len(levels) < 6 else ""
+
+
 def _given(con: Connection, query: str, outcome: str, skip_faulty: bool) -> Labels:
     with reading("labels"):
         con.execute(
@@ -114,7 +132,7 @@ def _given(con: Connection, query: str, outcome: str, skip_faulty: bool) -> Labe
     rows = _one(con, "SELECT count(*) FROM given")
     repeated = _one(con, "SELECT count(*) FROM (SELECT patient_id FROM given GROUP BY 1 HAVING count(*) > 1)")
     nobody = _one(con, "SELECT count(*) FROM given WHERE patient_id IS NULL")
-    number = f"CASE WHEN label IN {YES} THEN 1 WHEN label IN {NO} THEN 0 ELSE TRY_CAST(label AS INTEGER) END"
+    number = f"CASE WHEN label IN {YES} THEN 1 WHEN label IN {NO} THEN 0 END"
     unreadable = _one(con, f"SELECT count(*) FROM given WHERE label IS NOT NULL AND label <> '' AND ({number}) IS NULL")
     faults = []
     if repeated:
@@ -122,18 +140,22 @@ def _given(con: Connection, query: str, outcome: str, skip_faulty: bool) -> Labe
     if nobody:
         faults.append(f"{nobody} rows have no patient_id")
     if unreadable:
-        faults.append(f"{unreadable} labels are neither yes/no nor whole numbers")
+        faults.append(f"{unreadable} labels are neither yes nor no{_which(con, 'given', 'label')}")
     if not rows:
         faults.append("the table is empty")
     if skip_faulty:
         note_skipped(con, "labels: patients with more than one row", repeated)
-        note_skipped(con, "labels: neither yes/no nor whole numbers", unreadable)
+        note_skipped(con, "labels: neither yes nor no", unreadable)
         con.execute(
             f"CREATE OR REPLACE TEMP TABLE given AS SELECT patient_id, any_value(label) AS label FROM given "
             f"WHERE patient_id IS NOT NULL GROUP BY 1 HAVING count(*) = 1 AND any_value({number}) IS NOT NULL"
         )
     elif faults:
-        unknown = '; texts that mean unknown, in a file: [source] missing = ["", "NA"]' if unreadable else ""
+        unknown = (
+            '; [source] positive = ["2"] says what means yes, missing = ["", "NA"] what means unknown'
+            if unreadable
+            else ""
+        )
         hint = f"one row a patient: patient_id, label (0 or 1){unknown}"
         raise DataError("the label table is not usable", faults=faults, hint=hint)
     con.execute(f"INSERT INTO labels SELECT patient_id, {number} FROM given WHERE label IS NOT NULL AND label <> ''")

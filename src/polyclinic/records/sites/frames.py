@@ -183,3 +183,24 @@ def _sortable(time: FrameColumn) -> NDArray[np.float64]:
         raise DataError(
             f"{time.name}: {examples} is neither a time nor a number", hint="dates as 2020-03-01, or a column of dates"
         ) from None
+
+
+def outcomes_of(column: FrameColumn) -> NDArray[np.float64]:
+    """Return the outcome of every row, NaN where it is unknown."""
+    numbers = column.numbers()
+    if numbers is None or not np.isin(numbers[~np.isnan(numbers)], (0.0, 1.0)).all():
+        values = sorted(
+            {x.item() if isinstance(x, np.generic) else x for x in column.values[~column.empty()][:1000]}, key=str
+        )
+        texts = ", ".join(map(repr, values[:5]))
+        raise DataError(
+            f"{column.name}: which of {texts} is the event? An outcome is 0 or 1 (or False, True), and empty where unknown",
+            hint=f'frame["{column.name}"] = frame["{column.name}"] == EVENT, where EVENT is one of {texts}',
+        )
+    levels = np.unique(numbers[~np.isnan(numbers)])
+    if len(levels) == 1:
+        raise DataError(
+            f"{column.name}: the outcome is {levels[0]:g} for everybody",
+            hint="0 and 1 must both occur: was the event compared with a value of another type?",
+        )
+    return numbers

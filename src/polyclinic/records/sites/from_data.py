@@ -12,7 +12,15 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.records.sites.frames import FrameColumn, KeyColumns, column_of, columns_of, together, visit_positions
+from polyclinic.records.sites.frames import (
+    FrameColumn,
+    KeyColumns,
+    column_of,
+    columns_of,
+    outcomes_of,
+    together,
+    visit_positions,
+)
 from polyclinic.records.sites.people import People
 from polyclinic.records.sites.site import Site, Sites, with_overlap
 from polyclinic.tensors.axis import Axis
@@ -110,7 +118,7 @@ def from_frame(
         numbers = tuple(f"{t + 1:0{len(str(longest))}d}" for t in range(longest))
         axes = [Axis("visit", numbers, vocabulary="public"), *axes]
         codes, visits = [KeyColumns("visit", position, numbers), *codes], None
-    outcomes = None if outcome is None else _outcomes(column_of(frame, outcome))
+    outcomes = None if outcome is None else outcomes_of(column_of(frame, outcome))
     sites: list[Site] = []
     conflicts: list[str] = []
     for k, name in enumerate(hospitals.labels):
@@ -133,6 +141,10 @@ def from_frame(
         raise DataError(
             "patients with several outcomes or covariates", faults=conflicts[:10], hint="one value a patient"
         )
+    from polyclinic.records.sites.remarks import remarks
+
+    for remark in remarks(sites):
+        warnings.warn(remark, UserWarning, stacklevel=2)
     return Sites(with_overlap(sites, [s.counts().axes[0].labels or () for s in sites]))
 
 
@@ -339,19 +351,6 @@ def _stacked(
     offsets = np.cumsum([0, *(len(a.labels or ()) for a in axes[:-1])])
     coords = [c + np.array([0, offset]) for (c, _), offset in zip(parts, offsets)]
     return np.concatenate(coords), np.concatenate([v for _, v in parts])
-
-
-def _outcomes(column: FrameColumn) -> NDArray[np.float64]:
-    """Return the outcome of every row, NaN where it is unknown."""
-    numbers = column.numbers()
-    if numbers is None or not np.isin(numbers[~np.isnan(numbers)], (0.0, 1.0)).all():
-        values = sorted({str(v) for v in column.values[:1000]})[:5]
-        raise DataError(
-            f"{column.name}: an outcome is 0 or 1 (or False, True), and empty where unknown",
-            faults=[f"values: {', '.join(values)}"],
-            hint=f'frame["{column.name}"] = frame["{column.name}"] == "{values[0] if values else "yes"}"',
-        )
-    return numbers
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.records.engine import Connection, identifier, literal
 from polyclinic.records.sources.base import COLUMNS, OpenedSource
+from polyclinic.records.sources.date_formats import recognised, time_cell
 from polyclinic.records.sources.tables import describe, hash_of, open_file, quoted
 
 __all__ = ["open_source"]
@@ -33,6 +34,11 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     cheap = open_file(con, path, "raw", skip_faulty=node.skip_faulty)
     present = describe(con, "raw")
     faults: list[str] = []
+    time = source.columns.get("time", "time")
+    texts = not present.get(time, "DATE").startswith(("DATE", "TIMESTAMP"))
+    if texts and source.time_format is None and not node.skip_faulty:
+        node = node.with_time_format(recognised(con, f"SELECT {_cell(time, present, source.missing)} AS time FROM raw"))
+        source = node.source
     cells = {c: _column(c, node, present, faults) for c in COLUMNS}
     faults += _missing_columns(node, path.name, present)
     hints = []
@@ -91,7 +97,10 @@ def _labels(node: Node, present: Mapping[str, str], faults: list[str], hints: li
     if missing:
         hints.append(f"{file} has {', '.join(present)}: columns = {{{missing[-1]} = 'their_name'}}")
     faults += [f"{file}: column {columns[c]} missing" for c in missing]
-    cells = (f"{_cell(name, present, source.missing)} AS {c}" for c, name in columns.items() if name in present)
+    cells = [f"{_cell(name, present, source.missing)} AS {c}" for c, name in columns.items() if name in present]
+    if source.positive and not missing:
+        yes = ", ".join(map(literal, source.positive))
+        cells[-1] = f"CAST({_cell(columns['label'], present, source.missing)} AS VARCHAR) IN ({yes}) AS label"
     return f'SELECT {", ".join(cells)} FROM "raw labels"'
 
 
@@ -115,12 +124,7 @@ def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]
             faults.append(f"{node.path(source.events or '').name}: column {mapped} missing")
         return "CAST(NULL AS VARCHAR)"
     cell = _cell(mapped, present, source.missing)
-    if name == "time" and source.time_format and present[mapped] == "VARCHAR":
-        # What does not fit the format stays as it is, and is counted as unreadable later.
-        formats = (source.time_format,) if isinstance(source.time_format, str) else source.time_format
-        literals = ", ".join(map(literal, formats))
-        return f"coalesce(CAST(try_strptime({cell}, [{literals}]) AS VARCHAR), {cell} || ' ?')"
-    return cell
+    return time_cell(cell, source.time_format) if name == "time" else cell
 
 
 def _births(column: str, patient: str) -> str:
