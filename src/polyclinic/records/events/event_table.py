@@ -46,6 +46,7 @@ LIFE: Final = """WHEN year({time}) < l.born THEN 'before the birth of the patien
             WHEN CAST({time} AS DATE) > l.died + 60 THEN 'more than 60 days after the death of the patient'"""
 # A formal study leaves out the row; any other refuses the source, because the spelling of a whole column is wrong.
 UNKNOWN_SYSTEM: Final = f"WHEN system NOT IN ({', '.join(map(literal, sorted(SYSTEMS)))}) THEN 'unknown code system'"
+NOT_NUMBERS: Final = "amounts are no numbers: the codes are kept"
 NO_CONCEPT: Final = "concept_id 0: no standard concept"  # as in sql/omop.sql
 COUNTED: Final = (
     "SELECT origin, dropped, count(*), count(*) FILTER (isnan(value)), count(*) FILTER (time IS NULL), "
@@ -106,33 +107,57 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     """
     digests = opt_out(con, node)
     push = pushed_down(con, node, study, _early(con, node, study))
-    source_tables = open_source(con, node, study.labels.outcome if study and study.labels else None, push)
-    if node.exclude is not None:  # labels and visits of patients who opted out are not looked at either
-        source_tables = replace(
-            source_tables,
-            visits=source_tables.visits and WITHOUT.format(source_tables.visits),
-            labels=source_tables.labels and WITHOUT.format(source_tables.labels),
-        )
+    opened = _opened(con, node, study, push)
     restricted = restricts(node, study)
     # Parquet can be scanned again at little cost. Anything else is parsed once and stays in the scratch file.
-    stored = restricted or not source_tables.cheap
+    stored = restricted or not opened.cheap
     source = source_of(node)
     with reading(f"{source}, its events"):
+        con.execute(f"CREATE OR REPLACE {'TABLE' if stored else 'VIEW'} canonical AS {_canonical(con, opened, node)}")
+    steps, tallies = _account(con, node, opened, push)
+    rows = sum(s.rows_out for s in steps)
+    attrition: tuple[Attrition, ...] = ()
+    if restricted:
+        protocol_steps, attrition = restrict(con, node, study, opened)
+        steps, rows, tallies = (*steps, *protocol_steps), attrition[-1].rows, _tallies(con)
+    notes = _notes(tallies)
+    with reading(source):
         con.execute(
-            f"CREATE OR REPLACE {'TABLE' if stored else 'VIEW'} canonical AS {_canonical(con, source_tables, node)}"
+            f"COPY (SELECT {', '.join(COLUMNS)} FROM (SELECT * {CLEAN if NOT_NUMBERS in notes else ''} FROM canonical) "
+            f"WHERE dropped IS NULL) TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE 40960)"
         )
+        if stored:
+            con.execute("DROP TABLE canonical")
+    notes |= opened.repeated
+    return EventTable(path, steps, {**opened.inputs, **digests}, rows, notes, attrition), opened
+
+
+def _opened(con: Connection, node: Node, study: Study | None, push: Push | None) -> OpenedSource:
+    """Open the source. Labels and visits of patients who opted out are not looked at either."""
+    opened = open_source(con, node, study.labels.outcome if study and study.labels else None, push)
+    if node.exclude is None:
+        return opened
+    visits, labels = (query and WITHOUT.format(query) for query in (opened.visits, opened.labels))
+    return replace(opened, visits=visits, labels=labels)
+
+
+def _account(
+    con: Connection, node: Node, opened: OpenedSource, push: Push | None
+) -> tuple[tuple[Stage, ...], list[Tally]]:
+    """Account for every row of the source, and refuse a source that has none to use."""
+    source = source_of(node)
+    with reading(f"{source}, its events"):
         tallies = _tallies(con)
         # In eICU a stay that two patients claim is a row of each: a formal study cannot count rows in a second way.
-        totals = dict(_rows_of(tallies, source_tables)) if node.skip_faulty else _totals(con, source_tables, source)
-        pushed = _add_pushed(con, source_tables, push, tallies, totals)
+        totals = dict(_rows_of(tallies, opened)) if node.skip_faulty else _totals(con, opened, source)
+        pushed = _add_pushed(con, opened, push, tallies, totals)
     _check_origins(source, node.source.kind in BUILT_IN, tallies, totals)
     steps = _steps(tallies, totals, pushed)
-    rows = sum(s.rows_out for s in steps)
     if node.skip_faulty:
-        for step in steps:
-            for reason, n in step.dropped.items():
-                note_skipped(con, f"{step.name}: {reason}", n)
-    faults = _faults({t.system for t in tallies if t.dropped is None}, rows, steps, _a_time(con, source_tables, rows))
+        for reason, n in ((f"{s.name}: {reason}", n) for s in steps for reason, n in s.dropped.items()):
+            note_skipped(con, reason, n)
+    rows = sum(s.rows_out for s in steps)
+    faults = _faults({t.system for t in tallies if t.dropped is None}, rows, steps, _a_time(con, opened, rows))
     if faults:
         raise DataError(
             f"{source}: not usable",
@@ -140,28 +165,18 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
             hint="correct the source; [source] time_format = '%d.%m.%Y' says how times are written; texts that mean 'no value' go "
             "in missing = [...]",
         )
-    attrition: tuple[Attrition, ...] = ()
-    if restricted:
-        protocol_steps, attrition = restrict(con, node, study, source_tables)
-        steps, rows, tallies = (*steps, *protocol_steps), attrition[-1].rows, _tallies(con)
+    return steps, tallies
+
+
+def _notes(tallies: Sequence[Tally]) -> dict[str, int]:
+    """Count what is remarkable in the rows that are used."""
     usable = [t for t in tallies if t.dropped is None]
     notes = {
         "events without time": sum(t.without_time for t in usable),
         "events without visit": sum(t.without_visit for t in usable),
     }
     not_numbers = sum(t.not_numbers for t in usable)
-    if not_numbers:
-        notes["amounts are no numbers: the codes are kept"] = not_numbers
-    with reading(source):
-        con.execute(
-            f"COPY (SELECT {', '.join(COLUMNS)} FROM (SELECT * {CLEAN if not_numbers else ''} FROM canonical) "
-            f"WHERE dropped IS NULL) TO {literal(str(path))} (FORMAT parquet, COMPRESSION snappy, ROW_GROUP_SIZE 40960)"
-        )
-        if stored:
-            con.execute("DROP TABLE canonical")
-    return EventTable(
-        path, steps, {**source_tables.inputs, **digests}, rows, {**notes, **source_tables.repeated}, attrition
-    ), source_tables
+    return notes | ({NOT_NUMBERS: not_numbers} if not_numbers else {})
 
 
 def _canonical(con: Connection, opened: OpenedSource, node: Node) -> str:
