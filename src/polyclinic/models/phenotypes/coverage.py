@@ -83,7 +83,7 @@ def patients_of(data: object) -> SparseTensor:
         data = data[0]
     tensor = data.counts() if isinstance(data, Site) else data
     if not isinstance(tensor, SparseTensor):
-        from polyclinic.records.sites.from_data import which_door
+        from polyclinic.records.sites.frames import which_door
 
         raise DataError(
             f"patients are a pc.SparseTensor or a pc.Site, not a {type(data).__name__}", hint=which_door(data)

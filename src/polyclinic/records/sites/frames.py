@@ -204,3 +204,19 @@ def outcomes_of(column: FrameColumn) -> NDArray[np.float64]:
             hint="0 and 1 must both occur: was the event compared with a value of another type?",
         )
     return numbers
+
+
+def which_door(given: object) -> str:
+    """What to call with something that is neither a tensor nor a site.
+
+    >>> which_door(np.ones((2, 3)))
+    'call pc.from_numpy(array, axes=[...]) first'
+    """
+    module = type(given).__module__.split(".")[0]
+    if module == "scipy":
+        return "call pc.from_scipy(matrix, columns=[...]) first"
+    if columns_of(given) is not None:
+        return 'call pc.from_frame(frame, patient="...", modes=["...", "..."]) first'
+    if module == "numpy":
+        return "call pc.from_numpy(array, axes=[...]) first"
+    return "make them with pc.from_frame, pc.from_scipy, pc.from_numpy, or pc.SparseTensor"

@@ -20,13 +20,14 @@ from polyclinic.records.sites.frames import (
     outcomes_of,
     together,
     visit_positions,
+    which_door,
 )
 from polyclinic.records.sites.people import People
 from polyclinic.records.sites.site import Site, Sites, with_overlap
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Data", "as_sites", "from_frame", "from_numpy", "from_scipy", "warn_of_odd_counts", "which_door"]
+__all__ = ["Data", "as_sites", "from_frame", "from_numpy", "from_scipy", "warn_of_odd_counts"]
 
 Index = NDArray[np.int64]
 Data: TypeAlias = SparseTensor | Site | Sequence[Site]
@@ -239,22 +240,6 @@ def warn_of_odd_counts(tensors: Sequence[SparseTensor], way_out: str = "nonnegat
             UserWarning,
             stacklevel=4,
         )
-
-
-def which_door(given: object) -> str:
-    """What to call with something that is neither a tensor nor a site.
-
-    >>> which_door(np.ones((2, 3)))
-    'call pc.from_numpy(array, axes=[...]) first'
-    """
-    module = type(given).__module__.split(".")[0]
-    if module == "scipy":
-        return "call pc.from_scipy(matrix, columns=[...]) first"
-    if columns_of(given) is not None:
-        return 'call pc.from_frame(frame, patient="...", modes=["...", "..."]) first'
-    if module == "numpy":
-        return "call pc.from_numpy(array, axes=[...]) first"
-    return "make them with pc.from_frame, pc.from_scipy, pc.from_numpy, or pc.SparseTensor"
 
 
 def _axis(name: str, labels: Sequence[str] | None) -> Axis:

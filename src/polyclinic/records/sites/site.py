@@ -75,7 +75,7 @@ class Site:
         if tensor is None and features is None:
             faults.append("neither tensor nor features given")
         if tensor is not None and not isinstance(tensor, SparseTensor):
-            from polyclinic.records.sites.from_data import which_door
+            from polyclinic.records.sites.frames import which_door
 
             faults.append(f"tensor is a {type(tensor).__name__}, not a SparseTensor: {which_door(tensor)}")
         xs = None if features is None else _numbers(features, faults)
