@@ -7,12 +7,14 @@ matrix of measurements), so nothing here is about a real patient.
 from __future__ import annotations
 
 import csv
+import json
 from pathlib import Path
 
 import numpy as np
 
 NAMES = ("east", "north", "south")
 DRUGS, DIAGNOSES, COLUMNS = 30, 24, 6
+EVERY_WAY = ["masked", "subspace", "plain", "median", "trimmed", "geometric", "krum", "multikrum", "bounded", "cycle"]
 
 
 def hospital(
@@ -64,6 +66,9 @@ def hospital(
         people.append([f"{name}-{p}", int(sick), int(own.integers(25, 95)), own.choice(["F", "M"]), days, int(sick)])
     with open(folder / "labels.csv", "w", newline="", encoding="utf-8") as f:
         csv.writer(f).writerows(people)
+    if not rehearsal:  # a test between hosts: every way to add, any number of exact studies
+        policy += "" if "sums" in policy else f"\nsums = {json.dumps(EVERY_WAY)}"
+        policy += "" if "max_e" in policy else "\nmax_exact = 1000"
     node = folder / "node.toml"
     node.write_text(
         f'[site]\nname = "{name}"\nfolder = "site"\n{"rehearsal = true" if rehearsal else ""}\n'

@@ -102,6 +102,12 @@ class PolicyRefusal(PolyclinicError):
     shareable = True
 
 
+class ListRefusal(PolicyRefusal):
+    """With earlier exact sums, one over this list of sites would give away one site's part; records do not matter here."""
+
+    code = "PC401"
+
+
 class LedgerError(PolicyRefusal):
     """The ledger was edited, reordered or cut, or could not be written; no release may leave."""
 

@@ -1,4 +1,4 @@
-"""Exact evaluations of different sets of people: the owner's limit, under the book's lock."""
+"""Exact studies and evaluations: the owner's number a year, under the ledger's lock."""
 
 from __future__ import annotations
 
@@ -9,57 +9,58 @@ import pytest
 
 from polyclinic.errors import PolicyRefusal
 from polyclinic.privacy.gate.gate import ReleaseGate
-from polyclinic.privacy.ledger.entries import Note
+from polyclinic.privacy.ledger.balance import Balance
+from polyclinic.privacy.ledger.entries import Evaluate, Note
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy
 
-PEOPLE = [f"p{i}" for i in range(30)]
 
-
-def _door(path: Path, run: str, policy: Policy, cohort: str = "all") -> ReleaseGate:
+def _gate(path: Path, run: str, policy: Policy, cohort: str = "all") -> ReleaseGate:
     return ReleaseGate("north", policy=policy, ledger=Ledger(path, site="north"), study="s", run=run, cohort=cohort)
 
 
-def test_another_set_of_people_is_refused_and_the_same_one_is_not(tmp_path: Path) -> None:
-    book = tmp_path / "ledger.jsonl"
-    _door(book, "a", Policy()).evaluates(PEOPLE)
-    _door(book, "b", Policy()).evaluates(PEOPLE[::-1])  # a set has no order
+def test_every_order_counts_whoever_is_asked_about_and_the_same_order_counts_once(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.jsonl"
+    two = Policy(max_exact=2)
+    _gate(path, "a", two).asks_exactly()
+    _gate(path, "a", two).asks_exactly()
+    _gate(path, "b", two, "another cohort").asks_exactly()
     with pytest.raises(PolicyRefusal, match="exact") as e:
-        _door(book, "c", Policy()).evaluates(PEOPLE[:-1])
-    assert "1 other set" in e.value.faults[0]
-    _door(book, "c", Policy(max_evaluations=2)).evaluates(PEOPLE[:-1])
-    with pytest.raises(PolicyRefusal):
-        _door(book, "d", Policy(max_evaluations=2)).evaluates(PEOPLE[:-2])
-    assert "p17" not in book.read_text()  # a digest, never a name
+        _gate(path, "c", two).asks_exactly()
+    assert "2 exact studies were asked here within a year" in e.value.faults[0]
 
 
-def test_a_cohort_is_no_second_budget_unless_cohorts_are_disjoint(tmp_path: Path) -> None:
-    book = tmp_path / "ledger.jsonl"
-    _door(book, "a", Policy(), "one").evaluates(PEOPLE)
-    with pytest.raises(PolicyRefusal):
-        _door(book, "b", Policy(), "two").evaluates(PEOPLE[:5])
-    _door(book, "b", Policy(cohorts_disjoint=True), "two").evaluates(PEOPLE[:5])
+def test_an_order_of_more_than_a_year_ago_counts_no_more() -> None:
+    tally = Balance()
+    tally.add(Evaluate("old", "all"), "2024-01-01T00:00:00+00:00")
+    assert not Policy(max_exact=1).exact_faults(tally, "new", "2025-06-01T00:00:00+00:00")
+    assert Policy(max_exact=1).exact_faults(tally, "new", "2023-06-01T00:00:00+00:00")
 
 
-def test_the_limit_outlives_a_snapshot_of_the_book(tmp_path: Path) -> None:
-    from polyclinic.privacy.ledger.balance import Balance
+def test_by_default_twelve_a_year_and_none_where_an_epsilon_is_limited() -> None:
+    assert Policy().exact_a_year == 12
+    assert Policy(max_epsilon_total=1.0).exact_a_year == 0
+    assert not Policy(max_epsilon_total=1.0).allows_unproven
+    assert Policy(max_epsilon_total=1.0, max_exact=1).allows_unproven
 
-    book = Ledger(tmp_path / "ledger.jsonl", site="north")
-    ReleaseGate("north", policy=Policy(), ledger=book, study="s", run="a").evaluates(PEOPLE)
-    again = Balance.restore(book.tally.state())
-    assert again.evaluated == book.tally.evaluated != {}
-    old = {k: v for k, v in book.tally.state().items() if k != "evaluated"}
+
+def test_the_limit_outlives_a_snapshot_of_the_ledger(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path / "ledger.jsonl", site="north")
+    ReleaseGate("north", policy=Policy(), ledger=ledger, study="s", run="a").asks_exactly()
+    again = Balance.restore(ledger.tally.state())
+    assert again.exact == ledger.tally.exact != {}
+    old = {k: v for k, v in ledger.tally.state().items() if k != "exact"}
     with pytest.raises(KeyError):  # a snapshot that lacks a part is none: the ledger is read instead
         Balance.restore(old)
 
 
 def test_of_orders_that_come_at_once_one_is_admitted(tmp_path: Path) -> None:
-    book = tmp_path / "ledger.jsonl"
-    Ledger(book, site="north").write(Note("begun"))
+    path = tmp_path / "ledger.jsonl"
+    Ledger(path, site="north").write(Note("begun"))
 
     def ask(k: int) -> bool:
         try:
-            _door(book, f"o{k}", Policy()).evaluates(PEOPLE[: 10 + k])
+            _gate(path, f"o{k}", Policy(max_exact=1)).asks_exactly()
         except PolicyRefusal:
             return False
         return True
@@ -70,4 +71,4 @@ def test_of_orders_that_come_at_once_one_is_admitted(tmp_path: Path) -> None:
 
 def test_zero_allows_none(tmp_path: Path) -> None:
     with pytest.raises(PolicyRefusal):
-        _door(tmp_path / "ledger.jsonl", "a", Policy(max_evaluations=0)).evaluates(PEOPLE)
+        _gate(tmp_path / "ledger.jsonl", "a", Policy(max_exact=0)).asks_exactly()

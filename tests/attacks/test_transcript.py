@@ -1,11 +1,10 @@
 """What a coordinator that chooses the orders must not obtain: from words and sizes of a formal study, from sums of an exact one.
 
-Each attack succeeds today and is expected to fail; where a protection lands its mark goes.
+Each attack succeeded once, on 103ad43.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
 from typing import Any
@@ -29,11 +28,6 @@ SUMALS = 'name = "sumals"\nrank = 1\nrounds = 1\naggregation = "{}"'
 LATENT = 'name = "latentclass"\nn_components = 2\naggregation = "masked"\n'
 FIRST_HIV = '[cohort]\nfirst = {diagnosis = ["DIHIV"]}\n'
 SECRET_DAY = date(2023, 5, 17)
-
-
-def open_today(reason: str) -> Callable[[Any], Any]:
-    """An attack that still succeeds; an error of the rig is no success of it."""
-    return pytest.mark.xfail(strict=True, raises=AssertionError, reason=reason)
 
 
 @pytest.fixture(autouse=True)
@@ -135,7 +129,6 @@ def test_transcript_of_a_study_with_a_vast_epsilon_does_not_tell_a_patient(tmp_p
     assert [c for c, s in zip(codes, sums) if abs(s) > 0.1] != ["DR1", "DRART", "DI2", "DIHIV"], sums
 
 
-@open_today("a second exact study without one hospital is admitted where one frequent code is added")
 def test_transcript_of_two_exact_studies_does_not_give_away_one_hospital(tmp_path: Path) -> None:
     events: dict[str, list[Row]] = {n: [EVENT] for n in FOUR}
     for n, rows in events.items():
@@ -159,11 +152,10 @@ def test_transcript_of_two_exact_studies_does_not_give_away_one_hospital(tmp_pat
     assert fewer is None or {code: every[code] - fewer[code] for code in truth} != truth, (every, fewer)
 
 
-@open_today("no rule of an owner demands a secure sum: under `plain` a hospital's part is read")
 def test_transcript_of_an_exact_study_does_not_show_one_hospitals_part(tmp_path: Path) -> None:
     events = {n: visits(n, 40) for n in THREE}
     events["b"] += visit("b7", "2024-01-05", "DR1", "DIHIV")
-    policy = "min_feeders = 2\nallow_gather = false\nmin_patients = 11"
+    policy = "min_feeders = 2\nmin_patients = 11"
     world = Records(tmp_path, {n: {"events": e} for n, e in events.items()}, policy=policy)
     data = world.tensor("s", DRUGS, [*DIAGNOSES, "DIHIV"], "minimum_patients = 2")
     study = Transcript(world, world.order("plain", SUMALS.format("plain"), data=data))
@@ -182,7 +174,7 @@ what = ["carriers", "people"]
 """
 
 
-def aged(root: Path) -> Records:
+def aged(root: Path, policy: str = "") -> Records:
     """Three hospitals under the default rules for findings; one patient is 37.25 years old and has HIV."""
     tables: dict[str, dict[str, list[Row]]] = {}
     for n in THREE:
@@ -199,7 +191,7 @@ def aged(root: Path) -> Records:
             age = 37.25 if target else float(rng.integers(20, 90))
             labels.append((f"{n}{p}", int(rng.random() < 0.3), age, str(rng.choice(["F", "M"]))))
         tables[n] = {"events": events, "labels": labels}
-    return Records(root, tables, policy="")
+    return Records(root, tables, policy=policy)
 
 
 def findings_by_age(world: Records, name: str, bands: list[float]) -> Transcript:
@@ -211,7 +203,6 @@ def findings_by_age(world: Records, name: str, bands: list[float]) -> Transcript
     return Transcript(world, world.order(name, method, "replicate = 0\ndeadline = 20\n", data=data, tail=tail))
 
 
-@open_today("the coordinator chooses the bands, and small cells are hidden only where a table is written")
 def test_transcript_of_exact_findings_does_not_tell_a_patients_phenotypes(tmp_path: Path) -> None:
     outcome = findings_by_age(aged(tmp_path), "narrow", [20, 37, 37.2, 37.3, 90]).outcome()
     if outcome is None:
@@ -222,9 +213,8 @@ def test_transcript_of_exact_findings_does_not_tell_a_patients_phenotypes(tmp_pa
     assert not ((by_age[-1] == 1) & (by_age[hiv] == 1)).any(), by_age
 
 
-@open_today("the same people are asked again under other orders without limit")
 def test_transcript_of_exact_findings_ends_after_the_owners_number_of_orders(tmp_path: Path) -> None:
-    world = aged(tmp_path)
+    world = aged(tmp_path, "max_exact = 1\ncuts = [20, 30, 31, 90]")
     ran = [findings_by_age(world, f"again-{band}", [20, band, 90]).outcome() is not None for band in (30, 31)]
     assert ran == [True, False]
 
@@ -258,7 +248,6 @@ def test_transcript_of_a_published_table_does_not_give_a_hidden_count_by_subtrac
     assert shown.count(None) != 1 or table.events - sum(n for n in shown if n is not None) != 4, table.effects.rows
 
 
-@open_today("the odds ratio, its error and p are printed where the number of events is hidden")
 def test_transcript_of_a_published_table_does_not_give_a_hidden_count_by_its_ratio() -> None:
     table = published(4).effects
     hidden = [row[table.columns.index("events")] for row in table.rows].index(None)

@@ -66,11 +66,6 @@ DPEM = 'name = "dpem"\nplanning_size = 1000\nrank = 2\nrounds = 2\naggregation =
 
 
 @pytest.mark.slow
-@pytest.mark.xfail(
-    strict=True,
-    raises=AssertionError,
-    reason="a hospital declines a formal study when nobody there fits the cohort",
-)
 def test_transcript_between_processes_does_not_tell_who_has_a_patient(tmp_path: Path) -> None:
     pytest.importorskip("nvflare")
     from tests.e2e.flare_federation import Federation, running

@@ -102,7 +102,7 @@ def test_an_owner_may_ask_for_every_witness_of_the_order(tmp_path: Path) -> None
     """A quorum of two of three: whoever is kept out of every sum cannot tell what it knows, unless the owner waits for it."""
     from tests.hostile.plain_world import Halves
 
-    world = World(tmp_path, policy="all_witnesses = true", patients=20)
+    world = World(tmp_path, more='witnesses = "all"', patients=20)
     for s in world.sites.values():
         s.node_path.write_text(s.node_path.read_text().replace("min_sites = 3", "min_sites = 2"))
     world.sites = {n: type(s).of(s.node_path) for n, s in world.sites.items()}

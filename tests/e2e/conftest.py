@@ -25,7 +25,7 @@ def federation(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Federation]
         tmp_path_factory.mktemp("flare"),
         rehearsal=True,
         more=f"[ledger]\nsimulated_noise_seed = {NOISE}\n",
-        policy="max_epsilon_total = 9\nallow_unproven = true",
+        policy="max_epsilon_total = 9\nmax_exact = 1000",
     )
     with running(made):
         yield made

@@ -324,7 +324,7 @@ def test_values_that_must_be_of_many_patients_are_not_shown_of_few(
 ) -> None:
     """The Gram's second moments: at least 16 patients a cell where anybody sees a site's own."""
     ledger = Ledger(tmp_path / "l.jsonl")
-    door = ReleaseGate("n", policy=Policy(allow_gather=True), ledger=ledger)
+    door = ReleaseGate("n", policy=Policy(sums=("gather",)), ledger=ledger)
     door.admit("s", "sumals", None, 3, patients)
     cells = Step(0, "cells", {"x": (3,)}, bound=9.0, how=how, patients=1024)  # type: ignore[arg-type]
     leaves = leaves and (how == "sum" or patients >= 1024)

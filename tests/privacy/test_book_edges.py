@@ -531,17 +531,17 @@ def test_what_was_set_aside_is_given_back(tmp_path: Path) -> None:
     ReleaseGate("n", policy=rules, ledger=ledger).admit("next", "dpem", Privacy(0.9), 3, 50)
 
 
-def test_an_exact_evaluation_is_in_the_book_and_a_second_set_of_people_is_refused(tmp_path: Path) -> None:
+def test_an_exact_study_is_in_the_ledger_before_records_are_read_and_a_second_one_is_refused(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path / "l.jsonl", site="n")
-    door = ReleaseGate("n", policy=Policy(max_evaluations=1), ledger=ledger)
+    door = ReleaseGate("n", policy=Policy(max_exact=1), ledger=ledger, run="one")
     door.admit("icu", "sumals", None, 3, 50)
-    door.evaluates(["ann", "bob"])
+    door.asks_exactly()
+    door.asks_exactly()
     (line,) = [e.body for e in ledger.entries if isinstance(e.body, Evaluate)]
-    assert line.people == ledger.keyed(b"ann\0bob")
-    door.evaluates(["bob", "ann"])
+    assert (line.order, line.people) == ("one", "")
     with pytest.raises(PolicyRefusal, match="exact"):
-        door.evaluates(["ann"])
-    ReleaseGate("n", ledger=Ledger()).evaluates(["anybody"])
+        ReleaseGate("n", policy=Policy(max_exact=1), ledger=ledger, run="two").asks_exactly()
+    ReleaseGate("n", ledger=Ledger()).asks_exactly()
 
 
 def test_noise_is_for_as_many_sites_as_the_study_says() -> None:

@@ -177,7 +177,7 @@ def test_showing_a_contribution_needs_the_owners_leave() -> None:
     shown = step(how="gather")
     with pytest.raises(PolicyRefusal, match="gather"):
         ReleaseGate("n", policy=Policy()).release(shown, values(), share=1.0, attempt=0)
-    out = ReleaseGate("n", policy=Policy(allow_gather=True), noise=fixed()).release(
+    out = ReleaseGate("n", policy=Policy(sums=("gather",)), noise=fixed()).release(
         shown, values(), share=0.01, attempt=0
     )
     assert (out.arrays["x"] - 3).std() == pytest.approx(10, rel=0.06), "shown alone, it carries all the noise"

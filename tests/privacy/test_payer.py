@@ -35,7 +35,6 @@ from polyclinic.privacy.gate.gate import ReleaseGate, Waits
 from polyclinic.privacy.ledger.balance import Account, Balance, cost, part_label
 from polyclinic.privacy.ledger.entries import Accept, CloseLine, Counted, Evaluate, Refuse, Reserve, Rules, Withdraw
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.policy.differencing import sketch
 from polyclinic.privacy.policy.policy import Policy, StudyRequest, price
 from polyclinic.privacy.release import Contribution, Step
 
@@ -92,7 +91,7 @@ def test_a_payer_without_rules_sets_nothing_aside_and_pays(tmp_path: Path) -> No
     payer = BudgetHolder(None, book, "adults")
     assert payer.study_faults(StudyRequest("s", "m", Privacy(9.0), 1, 0, "o")) == []
     assert payer.reserve("o", "s", Privacy(9.0), 0.0, 60.0) == []
-    payer.evaluates("o", ["p"], "what")
+    payer.asks_exactly("o", "what")
     payer.refuse("o", ["why"])
     assert book.count == 0
     payer.pay(charge("whatever"))
@@ -260,21 +259,21 @@ def test_decisions_change_what_an_order_may() -> None:
     tally.add(CloseLine("a", "finished"))
     assert "closed" in tally.over("a")
     assert tally.releases == {}
-    for people in ("x", "x", "y"):
-        tally.add(Evaluate("o", "all", people))
-    assert tally.evaluated == {"all": ["x", "y"]}
+    for order, when in (("o", "2026"), ("o", "2027"), ("p", "2027")):
+        tally.add(Evaluate(order, "all"), when)
+    assert tally.exact == {"o": "2026", "p": "2027"}
     assert Balance.restore(tally.state()).state() == tally.state()
 
 
 def test_a_list_of_sites_is_written_once_and_not_without_rules(tmp_path: Path) -> None:
-    book, crowd = Ledger(tmp_path / "l.jsonl"), sketch("k", ["p", "q"])
-    BudgetHolder(None, book).counts("o", crowd, ["a", "b", "c", "d"], "what", write=True)
+    book = Ledger(tmp_path / "l.jsonl")
+    BudgetHolder(None, book).counts("o", ["a", "b", "c", "d"], (), "what", write=True)
     assert book.count == 0
     payer = BudgetHolder(Policy(), book)
-    payer.counts("o", crowd, ["a", "b", "c", "d"], "what", write=False)
+    payer.counts("o", ["a", "b", "c", "d"], (), "what", write=False)
     assert book.count == 0
     for sites in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
-        payer.counts("o", crowd, sites, "what", write=True)
+        payer.counts("o", sites, (), "what", write=True)
     assert [(e.body.order, e.body.sites) for e in book.entries if isinstance(e.body, Counted)] == [
         ("o", ("a", "b", "c", "d"))
     ]

@@ -50,7 +50,7 @@ def test_re_running_a_study_is_paid_from_the_same_budget() -> None:
 def test_a_site_with_a_limit_takes_no_part_without_a_patient_level_bound(privacy: Any) -> None:
     with pytest.raises(PolicyRefusal, match="patient-level"):
         ReleaseGate("n", policy=Policy(max_epsilon_total=9)).admit("s", "localtf", privacy, sites=3, patients=9)
-    ReleaseGate("n", policy=Policy(max_epsilon_total=9, allow_unproven=True)).admit("s", "localtf", privacy, 3, 9)
+    ReleaseGate("n", policy=Policy(max_epsilon_total=9, max_exact=12)).admit("s", "localtf", privacy, 3, 9)
     ReleaseGate("n", policy=Policy()).admit("s", "localtf", privacy, sites=3, patients=9)
 
 

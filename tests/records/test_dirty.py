@@ -98,19 +98,18 @@ def test_check_calls_many_dropped_rows_what_they_are(tmp_path: Path, capsys: Any
     code, text = checked(tmp_path, capsys)
     assert code == 0
     assert "39% of its 49 rows cannot be used, mostly: concept_id 0: no standard concept (19)" in text
-    with open(tmp_path / "node.toml", "a") as f:
-        f.write("[policy]\nmax_dropped = 0.2\n")
+    omop(tmp_path, condition_occurrence="900001,0,2020-01-02,9000010\n" * 60)
     code, text = checked(tmp_path, capsys)
     assert code == 3
-    assert "FAULT read condition_occurrence: 39% of its 49 rows cannot be used" in text
-    assert "more than [policy] max_dropped = 0.2" in text
+    assert "FAULT read condition_occurrence: 67% of its 90 rows cannot be used" in text
+    assert "more than 50%" in text
 
 
 def test_check_fails_where_one_patient_is_most_of_the_events(tmp_path: Path, capsys: Any) -> None:
     omop(tmp_path, drug_exposure="900001,200,2020-01-02,9000010\n" * 200_000)
     code, text = checked(tmp_path, capsys)
     assert code == 3
-    assert "one patient has 100% of all 200,090 events, more than [policy] max_one_patient = 0.2" in text
+    assert "one patient has 100% of all 200,090 events, more than 20%" in text
     assert "900001" not in text
     # ... and the cell of that patient is still one visit.
     assert call("ingest", tmp_path / "node.toml", "--study", tmp_path / "study.toml", "--out", tmp_path / "out") == 0  # type: ignore[arg-type]
@@ -127,7 +126,7 @@ def test_check_fails_where_most_codes_have_no_group_and_names_a_wrong_method(tmp
     (tmp_path / "groups.csv").write_text("code,group\n100,A\n")
     code, text = checked(tmp_path, capsys)
     assert code == 3
-    assert "mode diagnosis: 67% of its 30 rows have no group, more than [policy] max_unmapped = 0.5" in text
+    assert "mode diagnosis: 67% of its 30 rows have no group, more than 50%" in text
     assert "rank" in text
     assert "ready" not in text
 

@@ -17,6 +17,7 @@ from polyclinic.analysis.statistics.roc import Area, calibration, curve, pooled_
 from polyclinic.analysis.statistics.survival_curves import kaplan_meier, log_rank, restricted_mean
 from polyclinic.analysis.survival import SurvivalAnalysis, SurvivalPublic
 from polyclinic.models.phenotypes.background import background
+from polyclinic.privacy.small_cells import hide_given_away
 from polyclinic.util.table import Table
 
 __all__ = ["Findings", "OutcomeFound", "SurvivalFound", "outcome_found", "survival_found"]
@@ -214,7 +215,7 @@ def outcome_found(act: OutcomeAnalysis, public: OutcomePublic, name: str, minimu
         cases,
         unknown,
         names,
-        Table(columns, _effects(act, public, minimum)),
+        Table(columns, hide_given_away(_effects(act, public, minimum), 6, (0, 9), cases, minimum)),
         auc,
         Table(model_columns, rows),
         curve(y1, y0, minimum=minimum),

@@ -36,7 +36,6 @@ from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import Card, make_card
 from polyclinic.privacy.facts import MethodFacts
-from polyclinic.privacy.guarantee import formal
 from polyclinic.protocol.composition import Parallel, Sequential
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Arrays, Method, Schema
@@ -106,15 +105,6 @@ class StudyPipeline(Sequential):
         # starts run side by side inside; the whole asks for the whole epsilon
         self.params = method.params.model_copy(update={"n_starts": 1, "privacy": self.asked})
         self._model: Any = None
-
-    @property
-    def exact_findings(self) -> bool:
-        """Whether patients are counted without noise: then the owner's ``max_evaluations`` holds.
-
-        What comes back is told by sums of products of scores, as the fit's own sums are, and of this run's own factors: no
-        table whose difference from another run's is a patient.
-        """
-        return not formal(self.asked) and bool(self.plan.what)
 
     # ---- the acts, made of the fit's public outcome
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection, Sequence
+
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
@@ -54,6 +56,36 @@ def _hide_one_more(values: NDArray[np.float64], hidden: NDArray[np.bool_], minim
     # zeros say nothing by being hidden; the smallest count above zero does least harm
     hidden[min(shown.tolist(), key=lambda i: (values[i] == 0, values[i], i))] = True
     return True
+
+
+def hide_given_away(
+    rows: Sequence[Sequence[object]], count: int, keeps: Collection[int], total: int, minimum: int = 11
+) -> list[list[object]]:
+    """Hide rows of a published table whose count is hidden, and one more where the printed total gives the count away.
+
+    A ratio, its error and p are computed from the count, so they are hidden with it.
+
+    Parameters
+    ----------
+    count
+        Position of the count; None in it: hidden already.
+    keeps
+        Positions that stay: names.
+    total
+        Printed beside the table.
+
+    Examples
+    --------
+    >>> hide_given_away([["a", 40, 1.5], ["b", None, 0.2], ["c", 20, 1.1]], 1, [0], 64)
+    [['a', 40, 1.5], ['b', None, None], ['c', None, None]]
+    """
+    hidden = [i for i, row in enumerate(rows) if row[count] is None]
+    shown = sorted((int(str(row[count])), i) for i, row in enumerate(rows) if row[count] is not None)
+    # zeros say nothing by being hidden: they go last
+    shown = [x for x in shown if x[0]] + [x for x in shown if not x[0]]
+    while hidden and shown and (len(hidden) == 1 or 0 < total - sum(n for n, _ in shown) < minimum):
+        hidden.append(shown.pop(0)[1])
+    return [[x if i not in hidden or at in keeps else None for at, x in enumerate(row)] for i, row in enumerate(rows)]
 
 
 def effective_contributors(weights: ArrayLike) -> NDArray[np.float64]:

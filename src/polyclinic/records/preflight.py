@@ -56,7 +56,7 @@ class Checkup:
 
 @dataclass(frozen=True)
 class Limits:
-    """When a checkup fails, by the owner's ``[policy]``: patients, and shares of rows, of a mode's rows, of one patient."""
+    """When a checkup fails: the owner's fewest patients, and shares of rows, of a mode's rows, of one patient."""
 
     min_patients: int | None = None  # None: the owner wrote none
     max_dropped: float = 0.5
@@ -67,7 +67,7 @@ class Limits:
     def of(cls, policy: OwnersLimits) -> Limits:
         """The owner's own; a number of patients only where the owner wrote one."""
         least = policy.min_patients if "min_patients" in policy.model_fields_set else None
-        return cls(least, policy.max_dropped, policy.max_unmapped, policy.max_one_patient)
+        return cls(least)
 
 
 class OwnersLimits(Protocol):
@@ -75,12 +75,6 @@ class OwnersLimits(Protocol):
 
     @property
     def min_patients(self) -> int: ...
-    @property
-    def max_dropped(self) -> float: ...
-    @property
-    def max_unmapped(self) -> float: ...
-    @property
-    def max_one_patient(self) -> float: ...
     @property
     def model_fields_set(self) -> set[str]: ...
 
@@ -156,10 +150,10 @@ def _folder(node: Node, out: Checkup) -> None:
         out.exit_code = max(out.exit_code, 2)
 
 
-def _too_much(share: float, limit: float, line: str, key: str, out: Checkup) -> None:
-    """A share above the owner's limit is a fault; a tenth and more is worth a remark."""
+def _too_much(share: float, limit: float, line: str, out: Checkup) -> None:
+    """A share above the limit is a fault; a tenth and more is worth a remark."""
     if share > limit:
-        out.faults.append(f"{line}, more than [policy] {key} = {limit:g}")
+        out.faults.append(f"{line}, more than {limit:.0%}")
         out.exit_code = max(out.exit_code, DataError.exit_code)
     elif share >= 0.1:
         out.remarks.append(line)
@@ -175,14 +169,14 @@ def _events(con: Connection, table: EventTable, limits: Limits, out: Checkup) ->
             share = sum(dropped.values()) / step.rows_in
             worst = max(dropped.items(), key=lambda x: x[1], default=("", 0))
             line = f"{step.name}: {share:.0%} of its {step.rows_in:,} rows cannot be used, mostly: {worst[0]} ({worst[1]:,})"
-            _too_much(share, limits.max_dropped, line, "max_dropped", out)
+            _too_much(share, limits.max_dropped, line, out)
     most = con.execute(
         f"SELECT coalesce(max(n), 0), coalesce(sum(n), 0) FROM (SELECT count(*) AS n FROM {table.scan()} GROUP BY patient_id)"
     ).fetchone() or (0, 0)
     if most[1] >= 100:
         share = float(most[0]) / float(most[1])
         line = f"one patient has {share:.0%} of all {most[1]:,} events"
-        _too_much(share, limits.max_one_patient, line, "max_one_patient", out)
+        _too_much(share, limits.max_one_patient, line, out)
     for before, after in pairwise(table.attrition):
         out.findings.append(f"{after.step}: {after.patients:,} of {before.patients:,} patients left")
     rows = con.execute(
@@ -255,7 +249,7 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
     for c, axis in zip(vocabulary.coverage, vocabulary.axes):
         out.findings.append(f"mode {c.mode}: {c.share:.1%} of {c.rows:,} rows unmapped")
         line = f"mode {c.mode}: {c.share:.0%} of its {c.rows:,} rows have no group"
-        _too_much(c.share, limits.max_unmapped, line, "max_unmapped", out)
+        _too_much(c.share, limits.max_unmapped, line, out)
         out.findings.append(f"mode {c.mode}: {c.patients:g} patients a code (median)")
         if c.patients < COARSER and c.mode not in rule.vocabulary:
             out.remarks.append(

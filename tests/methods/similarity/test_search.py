@@ -15,7 +15,7 @@ from polyclinic.methods.similarity.unpsl import UnPSL
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.records.sites.site import Site
 
-YES = Policy(allow_gather=True)
+YES = Policy(sums=("gather",))
 PROFILE = [2.0, 0.0, 0.0, 0.0, 0.0]
 
 
@@ -48,7 +48,7 @@ def alike(metric: UnPSL, X: np.ndarray, query: np.ndarray) -> np.ndarray:
 def test_counts_are_multiples_of_the_smallest_cell_and_close_to_the_truth(metric: UnPSL) -> None:
     sites = hospitals(3000)
     for cell, step in ((2, 5), (11, 11), (20, 20)):
-        rules = {s.name: Policy(allow_gather=True, min_cell=1) for s in sites}
+        rules = {s.name: Policy(sums=("gather",), min_cell=1) for s in sites}
         for site, a in zip(sites, search(metric, sites, PROFILE, threshold=0.0, policies=rules, min_cell=cell)):
             similar = alike(metric, site.matrix(), np.array(PROFILE)) >= 0
             share = float(np.mean(np.asarray(site.labels)[similar] == 1))
@@ -97,7 +97,7 @@ def test_three_classes_need_an_outcome_and_no_classes_need_none(metric: UnPSL) -
 
 def test_no_policy_is_the_default_policy_and_a_misspelt_name_is_an_error(metric: UnPSL) -> None:
     sites = hospitals()
-    with pytest.raises(PolicyRefusal, match="allow_gather") as e:
+    with pytest.raises(PolicyRefusal, match="gather") as e:
         search(metric, sites, PROFILE, threshold=0.0)
     assert all(s.name in str(e.value) for s in sites)
     with pytest.raises(PolicyRefusal, match="'h2': the default policy"):
@@ -109,11 +109,11 @@ def test_no_policy_is_the_default_policy_and_a_misspelt_name_is_an_error(metric:
 @pytest.mark.parametrize(
     ("rule", "word"),
     [
-        (Policy(allow_gather=True, min_patients=1000), "fewer than 1000 patients"),
-        (Policy(allow_gather=True, min_sites=4), "at least 4"),
-        (Policy(allow_gather=True, methods=("unpsl",)), "prototype-search"),
-        (Policy(allow_gather=True, max_epsilon_total=1.0), "patient-level bound"),
-        (Policy(), "allow_gather"),
+        (Policy(sums=("gather",), min_patients=1000), "fewer than 1000 patients"),
+        (Policy(sums=("gather",), min_sites=4), "at least 4"),
+        (Policy(sums=("gather",), methods=("unpsl",)), "prototype-search"),
+        (Policy(sums=("gather",), max_epsilon_total=1.0), "patient-level bound"),
+        (Policy(), "gather"),
     ],
 )
 def test_an_owners_rules_hold(metric: UnPSL, rule: Policy, word: str) -> None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -13,9 +12,8 @@ from polyclinic.privacy.guarantee import noisy
 
 if TYPE_CHECKING:
     from polyclinic.analysis.findings import Findings
-    from polyclinic.config import Node, Study
+    from polyclinic.config import Study
     from polyclinic.models.file import Learned
-    from polyclinic.records.sites.site import Site
     from polyclinic.studies.run_folder import RunFolder
 
 
@@ -76,7 +74,7 @@ def _evaluated(run: RunFolder, asked: Study, model: Learned, *, quiet: bool) -> 
         gates[s.name] = door_in_process(s.name, asked.name, run.ledgers, payers, run=f"{run_id}-{s.name}")
         gates[s.name].admit(asked.name, name, privacy, [x.name for x in sites], s.patients)
     if not noisy(privacy):
-        _agree_on_people(asked, sites, owners, run_id)
+        _agree(asked, run_id)
     with busy("evaluating", quiet=quiet):
         minimum = max([11, *(policy_of(n).min_cell for n in nodes)])
         aggregation = str(parameters.get("aggregation", "plain")) if privacy else "plain"
@@ -86,13 +84,10 @@ def _evaluated(run: RunFolder, asked: Study, model: Learned, *, quiet: bool) -> 
     return findings
 
 
-def _agree_on_people(asked: Study, sites: Sequence[Site], owners: Mapping[str, tuple[Node, ...]], run_id: str) -> None:
-    """Ask each owner about one set of people, however many sites the owner's patients were divided into."""
+def _agree(asked: Study, run_id: str) -> None:
+    """Ask each owner about one more exact evaluation."""
     from polyclinic.privacy.gate.owner_rules import payers_of
-    from polyclinic.protocol.patient_halves import names_of
 
     for node in asked.nodes():
-        own_sites = [s for s in sites if any(n.name == node.name for n in owners[s.name])]
-        people = sorted(n for s in own_sites for n in names_of(s))
         for payer in payers_of({"": (node,)}, "", run_id):
-            payer.evaluates(run_id, people, f"node {node.name!r} does not take part in study {asked.name!r}")
+            payer.asks_exactly(run_id, f"node {node.name!r} does not take part in study {asked.name!r}")

@@ -212,7 +212,7 @@ def search(
         (d,) the profile, in the features' own units; hospitals round it to quarters of a standard deviation.
     kind
         ``"patient"``: the profile is a patient's row; needs ``allow_patient_query`` (the asking hospital's consent) and
-        ``allow_gather`` in the policy of every hospital.
+        ``sums = ["gather"]`` in the policy of every hospital.
     policies
         The answering hospitals' policies, by name; a hospital without one has the default policy, which forbids showing a
         contribution by itself and so refuses.
@@ -241,7 +241,7 @@ def search(
         raise PolicyRefusal(
             "hospitals refuse the search; nothing was computed",
             faults=faults,
-            hint="policies={'north': Policy(allow_gather=True), ...} where the owner agrees",
+            hint="policies={'north': Policy(sums=('gather',)), ...} where the owner agrees",
         )
     method = PrototypeSearch(threshold=tenth, min_cell=max([min_cell, *(p.min_cell for p in rules.values())]))
     bare = copy(metric)  # columns are brought into its order below; transform need not ask for their names again
@@ -281,9 +281,9 @@ def _refusals(site: Site, policy: Policy, sites: int, policies: Mapping[str, Pol
     """Why a hospital's policy does not allow it to answer."""
     request = StudyRequest("search", PrototypeSearch.name, None, sites, site.patients)
     faults = policy.study_faults(Balance(), request)
-    if not policy.allow_gather:
+    if "gather" not in policy.sums:
         owner = "its policy" if site.name in policies else "the default policy, as none was given,"
-        faults.insert(0, f"{owner} does not allow a contribution to be shown by itself (allow_gather)")
+        faults.insert(0, f"{owner} does not allow a contribution to be shown by itself ([policy] sums = ['gather'])")
     return faults
 
 

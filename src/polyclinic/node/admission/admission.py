@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic import __version__
-from polyclinic.analysis.pipeline import StudyPipeline
 from polyclinic.config import Study
 from polyclinic.errors import PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.node.admission.retention import drop_data, seconds
@@ -32,11 +31,9 @@ from polyclinic.privacy.gate.owner_rules import (
 )
 from polyclinic.privacy.gate.review import rare_here
 from polyclinic.privacy.guarantee import noisy
-from polyclinic.privacy.policy.differencing import sketch
 from polyclinic.protocol.aggregators import by_name, kind_of
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.minimum_patients import MinimumPatients
-from polyclinic.protocol.patient_halves import names_of
 from polyclinic.records.ingest import ingest
 from polyclinic.records.sites.site import Site
 from polyclinic.studies import registry
@@ -133,24 +130,17 @@ def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], 
 
     agree(2**31)  # before the data are read: everything but the number of patients
     device.use_device(folder.node.site.device)
-    people: Sequence[str] = ()
+    counts = _counts(order, folder)
     if order.formal:
         site = _read_formal(order, folder, study, method)
     else:
-        site, people = _read_exact(order, folder, study, method)
+        site = _read_exact(order, folder, study, method, gate)
         agree(site.patients)
-    if site.tensor is not None:
-        gate.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
-    counts = _counts(order, folder, people)
-    begun = any(
-        c[0] == order.digest for c in ledger_of(folder.node).tally.counted
-    )  # perhaps without a site that was away
-    if not order.formal:
-        whole = method.method if isinstance(method, MinimumPatients) else method
-        if isinstance(whole, StudyPipeline) and whole.exact_findings:
-            gate.evaluates(names_of(site))
+        begun = any(c[0] == order.digest for c in gate.ledger.tally.counted)  # perhaps without a site that was away
         if order.secure and not begun:  # before anything leaves; again for each list that comes
             counts(order.sites, False)
+    if site.tensor is not None:
+        gate.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
     adder = by_name(order.aggregation, identities={identity.name: identity}, **floor)
     return SiteContext(
@@ -161,7 +151,7 @@ def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], 
         _setting(order, method, site),
         policy_of(folder.node).min_sites,
         int(folder.node.keys.get("max_numbers", NUMBERS)),
-        policy_of(folder.node).all_witnesses,
+        folder.node.keys.get("witnesses") == "all",
         counts,
         partial(_left_out, order, folder) if order.formal else None,
         agreed,
@@ -180,7 +170,10 @@ def _read_formal(order: StudyOrder, folder: SiteFolder, study: Study, method: Me
     nobody = empty_site(order, folder.node.name, method.needs)
     try:
         home = private(folder.study(order.digest) / "data")
-        site = ingest(folder.node.skipping_faulty(), study, home, events=False).site
+        ingested = ingest(folder.node, study, home, events=False, skip_faulty=True)
+        for reason, number in ingested.skipped.items():
+            _left_out(order, folder, f"{reason}: {number}")
+        site = ingested.site
         if _setting(order, method, site) == _setting(order, method, nobody):
             return site
         _left_out(order, folder, "everybody: the codes or columns here are not those of the study order")
@@ -189,13 +182,19 @@ def _read_formal(order: StudyOrder, folder: SiteFolder, study: Study, method: Me
     return nobody
 
 
-def _read_exact(order: StudyOrder, folder: SiteFolder, study: Study, method: Method) -> tuple[Site, Sequence[str]]:
-    """Read the records of an exact study; also return the names of its patients. Refuse it under the owner's rules for small numbers."""
-    home = folder.study(order.digest)
-    ingested = ingest(folder.node, study, private(home / "data"), events=False)
-    _check_size(order, folder, home, ingested.site)
-    _feeding(order, method, policy_of(folder.node).min_feeders)
-    return ingested.site, ingested.patients or names_of(ingested.site)
+def _read_exact(order: StudyOrder, folder: SiteFolder, study: Study, method: Method, gate: ReleaseGate) -> Site:
+    """Read the records of an exact study, under the owner's rules for exact sums and small numbers."""
+    node, home = folder.node, folder.study(order.digest)
+    ages = study.people.age if study.people is not None and study.evaluate is not None else ()
+    what = f"site {node.name!r} does not take part in study {order.id!r}: its sums are exact"
+    if not node.site.rehearsal:
+        if faults := policy_of(node).way_faults(order.aggregation, ages):
+            raise PolicyRefusal(what, faults=faults, hint="ask the owner, or ask for [privacy]")
+        gate.asks_exactly()
+    site = ingest(node, study, private(home / "data"), events=False).site
+    _check_size(order, folder, home, site)
+    _feeding(order, method, policy_of(node).min_feeders)
+    return site
 
 
 def _wait_for_owner(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> None:
@@ -244,12 +243,13 @@ def _feeding(order: StudyOrder, method: Method, least: int) -> None:
         )
 
 
-def _counts(order: StudyOrder, folder: SiteFolder, people: Sequence[str]) -> Callable[[tuple[str, ...], bool], None]:
-    """Whether these sites may be in an exact secure sum, after those that this site's book has of the same patients."""
-    book, rule = ledger_of(folder.node), LedgerRule.model_validate(folder.node.ledger)
-    payer, crowd = BudgetHolder(policy_of(folder.node), book, rule.cohort), sketch(book.keyed(b"sketch"), people)
+def _counts(order: StudyOrder, folder: SiteFolder) -> Callable[[tuple[str, ...], bool], None]:
+    """Return whether these sites may be in an exact secure sum, after those that this site's ledger has."""
+    rule = LedgerRule.model_validate(folder.node.ledger)
+    payer = BudgetHolder(policy_of(folder.node), ledger_of(folder.node), rule.cohort)
     what = f"site {folder.node.name!r} does not take part in study {order.id!r}: its sums are exact"
-    return lambda sites, write: payer.counts(order.digest, crowd, sites, what, write=write)
+    willing = tuple(read_json(folder.willing)) if folder.willing.exists() else ()
+    return lambda sites, write: payer.counts(order.digest, sites, willing, what, write=write)
 
 
 def _gate(order: StudyOrder, folder: SiteFolder, study: Study) -> tuple[Method, ReleaseGate]:

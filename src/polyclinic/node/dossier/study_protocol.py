@@ -247,6 +247,6 @@ def _rules(s: Sources) -> tuple[str, ...]:
         "smallest count that is shown": p.min_cell,
         "releases that wait for a person": p.review,
         "releases without a proven bound": "allowed" if p.allows_unproven else "refused",
-        "a contribution shown by itself": "allowed" if p.allow_gather else "refused",
+        "a contribution shown by itself": "allowed" if "gather" in p.sums else "refused",
     }
     return tuple(f"{k[:1].upper()}{k[1:]}: {v}." for k, v in told.items())

@@ -211,6 +211,11 @@ def request_of(name: str, project: str, request: bytes, identity: Identity) -> d
     return {**body, "signature": identity.sign(digest(body)).hex()}
 
 
+def willing_words(site: str, project: str) -> bytes:
+    """Return what an owner signs who lets the site's own part of exact sums be computed by subtraction."""
+    return digest(["polyclinic willing 1", site, project])
+
+
 @dataclass(frozen=True)
 class Request:
     """A request that holds together."""
@@ -219,6 +224,7 @@ class Request:
     key: bytes
     zip: bytes
     fingerprint: str
+    willing: str = ""  # the owner's signature under :func:`willing_words`, hexadecimal
 
 
 def read_request(value: Any) -> Request:
@@ -239,4 +245,5 @@ def read_request(value: Any) -> Request:
         raise MessageRefused(f"not a request of a site ({type(e).__name__})") from None
     if not csr.is_signature_valid or common != body["site"] or body["kind"] != "polyclinic request":
         raise MessageRefused(f"request of {body['site']!r}: the TLS key is not proven, or the names differ")
-    return Request(body["site"], raw, data, fingerprint(body["site"], _spki(csr.public_key()), raw))
+    mark = fingerprint(body["site"], _spki(csr.public_key()), raw)
+    return Request(body["site"], raw, data, mark, str(value.get("willing", "")))

@@ -165,7 +165,7 @@ def _sign(folder: CoordinatorFolder, entry: Invited, request: Request, expected:
         {**body, "signature": folder.identity().sign(digest(body)).hex()},
     )
     mine = {"key": request.key.hex(), "fingerprint": request.fingerprint, "approved": time.strftime("%Y-%m-%d")}
-    write_json(folder.sites, {**known, name: mine})
+    write_json(folder.sites, {**known, name: mine | ({"willing": request.willing} if request.willing else {})})
     put(folder, replace(entry, state="approved"))
     roster(folder)
     append_event(folder.events, event="approved", site=name, fingerprint=request.fingerprint)
@@ -175,9 +175,13 @@ def _sign(folder: CoordinatorFolder, entry: Invited, request: Request, expected:
 def roster(folder: CoordinatorFolder) -> Path:
     """The list of sites with keys and fingerprints, for every owner to compare and pin."""
     body = {"kind": "polyclinic roster", "sites": {n: s["key"] for n, s in folder.approved().items()}}
+    # signed by the sites themselves, so not once more by the coordinator
+    willing = {n: s["willing"] for n, s in folder.approved().items() if s.get("willing")}
     fingerprints = {n: s["fingerprint"] for n, s in folder.approved().items()}
     signature = folder.identity().sign(digest(body)).hex()
-    return write_json(folder.path / "roster.json", {**body, "fingerprints": fingerprints, "signature": signature})
+    return write_json(
+        folder.path / "roster.json", {**body, "willing": willing, "fingerprints": fingerprints, "signature": signature}
+    )
 
 
 def revoke_on_file(folder: CoordinatorFolder, name: str) -> None:

@@ -197,6 +197,9 @@ class SiteFolder:
     invite = _Under("invite.json")  # the invite that was accepted
     shown = _Under("shown.json")  # which order the owner was shown under which name
     pins = _Under("pins.json")  # sites whose keys the owner has compared
+    willing = _Under(
+        "willing.json"
+    )  # of these, sites whose owners signed that their part may be computed by subtraction
     workspace = _Under("flare")  # workspace of the FLARE client
     events = _Under("events.jsonl")  # what happened here, one JSON a line
     pids = _Under("pids")  # processes that belong to this site

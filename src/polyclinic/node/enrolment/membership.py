@@ -17,7 +17,7 @@ from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal, Polycl
 from polyclinic.node.admission.admission import asked, consent
 from polyclinic.node.admission.offer import Offer
 from polyclinic.node.doctor.processes import alive, recorded
-from polyclinic.node.enrolment.authority import read_request, request_of, site_name
+from polyclinic.node.enrolment.authority import read_request, request_of, site_name, willing_words
 from polyclinic.node.enrolment.federation import coordinator_fingerprint
 from polyclinic.node.enrolment.folders import (
     SiteFolder,
@@ -63,6 +63,8 @@ def request(folder: SiteFolder, invite_file: Path) -> tuple[Path, dict[str, str]
     path = folder.path / f"{folder.node.name}.request.json"
     data, _ = request_zip(folder.path, folder.node.name, str(invite["project"]))
     value = request_of(folder.node.name, str(invite["project"]), data, folder.identity())
+    if folder.node.keys.get("willing") is True:
+        value["willing"] = folder.identity().sign(willing_words(folder.node.name, str(invite["project"]))).hex()
     write_json(path, value)
     return path, {"site": read_request(value).fingerprint, "coordinator": coordinator_fingerprint(invite)}
 
@@ -164,9 +166,23 @@ def pin(folder: SiteFolder, roster: Path | dict[str, Any]) -> dict[str, str]:
         raise ConfigError(
             f"{roster_file}: keys have changed", faults=changed, hint=f"compare again, then remove {folder.pins}"
         )
+    willing = {
+        n: s for n, s in value.get("willing", {}).items() if _is_willing(n, s, body["sites"], str(invite["project"]))
+    }
     write_json(folder.pins, {**known, **body["sites"]})
+    write_json(folder.willing, willing)
     append_event(folder.events, event="pinned", sites=sorted(body["sites"]))
     return dict(body["sites"])
+
+
+def _is_willing(name: str, signature: str, keys: Mapping[str, str], project: str) -> bool:
+    """Return whether the site's own key signed it: a coordinator cannot make a site willing."""
+    try:
+        key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(keys[name]))
+        key.verify(bytes.fromhex(signature), willing_words(name, project))
+    except (InvalidSignature, ValueError, KeyError, TypeError):
+        return False
+    return True
 
 
 def studies(folder: SiteFolder) -> list[dict[str, Any]]:

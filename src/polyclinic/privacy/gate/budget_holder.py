@@ -6,8 +6,9 @@ import hashlib
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import UTC, datetime, timedelta
 
-from polyclinic.errors import PolicyRefusal
+from polyclinic.errors import ListRefusal
 from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
@@ -88,29 +89,27 @@ class BudgetHolder:
 
         self.ledger.charge(charge, unless=faults)
 
-    def evaluates(self, order: str, people: Sequence[str], what: str) -> None:
-        """Agree to an exact evaluation of these people, or refuse it: checked and written under the ledger's lock."""
+    def asks_exactly(self, order: str, what: str) -> None:
+        """Write that an exact study is asked, or refuse it: checked and written under the ledger's lock, before records are read."""
         policy = self.policy
-        if policy is None:
+        if policy is None or order in self.ledger.tally.exact:
             return
-        digest = self.ledger.keyed("\0".join(sorted(people)).encode())
+        since = (datetime.now(UTC) - timedelta(days=365)).isoformat()
         self.ledger.write(
-            Evaluate(order, self.cohort, digest),
-            unless=lambda tally: policy.evaluation_faults(tally, digest, self.cohort),
-            what=what,
+            Evaluate(order, self.cohort), unless=lambda tally: policy.exact_faults(tally, order, since), what=what
         )
 
-    def counts(self, order: str, crowd: str, sites: Sequence[str], what: str, *, write: bool) -> None:
+    def counts(self, order: str, sites: Sequence[str], willing: Sequence[str], what: str, *, write: bool) -> None:
         """Agree to an exact secure sum over these sites, or refuse it; the line is written once for an order and a list.
 
         Parameters
         ----------
         order
             Digest of the order.
-        crowd
-            Keyed sketch of the patients here.
         sites
             Who is counted.
+        willing
+            Sites whose owners signed that their own part may be computed by subtraction.
         what
             Said where it is refused.
         write
@@ -121,9 +120,14 @@ class BudgetHolder:
             return
 
         def faults(tally: Balance) -> list[str]:
-            return policy.repeat_faults(tally, names, crowd, self.cohort)
+            reasons = policy.repeat_faults(tally, names, self.cohort, willing)
+            if reasons:
+                raise ListRefusal(
+                    what, faults=reasons, hint="docs/explanation/threat-model.md lists which lists are taken"
+                )
+            return []
 
         if write:
-            self.ledger.write(Counted(order, self.cohort, names, crowd), unless=faults, what=what)
-        elif reasons := faults(self.ledger.tally):
-            raise PolicyRefusal(what, faults=reasons, hint="ask the owner of the data")
+            self.ledger.write(Counted(order, self.cohort, names), unless=faults, what=what)
+        else:
+            faults(self.ledger.tally)

@@ -200,19 +200,11 @@ class ReleaseGate:
         """The gate's own ledger last: where it has a line, all have."""
         return (*self.others, BudgetHolder(self.policy, self.ledger, self.cohort, self.beside))
 
-    def evaluates(self, people: Sequence[str]) -> None:
-        """Agree to an exact evaluation of these people, or refuse it: checked and written under the ledger's lock.
-
-        Parameters
-        ----------
-        people
-            Their names, in any order; a keyed digest of the set is written, never the names.
-        """
+    def asks_exactly(self) -> None:
+        """Write that an exact study is asked, or refuse it, before records are read."""
         for p in self._payers:
-            p.evaluates(
-                self._run,
-                people,
-                f"site {self.site!r} does not take part in study {self.study!r}: its findings are exact",
+            p.asks_exactly(
+                self._run, f"site {self.site!r} does not take part in study {self.study!r}: its sums are exact"
             )
 
     def close(self, reason: str = "finished") -> None:

@@ -135,13 +135,15 @@ class Balance:
         self.releases: dict[str, dict[str, list[list[Any]]]] = {}  # run -> release -> [attempt, digest of its bytes]
         self.identities: set[str] = set()
         self.policy = ""  # digest of the rules that were written last
-        self.evaluated: dict[str, list[str]] = {}  # cohort -> digests of the sets of people that were evaluated exactly
-        self.counted: list[list[Any]] = []  # order, cohort, sites and sketch of the patients of exact secure sums
+        self.exact: dict[str, str] = {}  # exact orders -> when they were first asked
+        self.counted: list[
+            list[Any]
+        ] = []  # order, cohort and sites of exact secure sums, and what earlier versions wrote
         self.approved: set[str] = set()  # digests of facts or bytes that the owner let out
         self.gaps: list[list[Any]] = []  # book, first and last lost line, hashes of heads that were kept of it
 
-    def add(self, body: Body) -> None:
-        """Take in a line."""
+    def add(self, body: Body, when: str = "") -> None:
+        """Take in a line; ``when``: its time."""
         match body:
             case Charge():
                 self._charge(body)
@@ -166,18 +168,16 @@ class Balance:
             case Unknown() if body.costs:
                 self.all.mu2 = math.inf
             case _:
-                self._decision(body)
+                self._decision(body, when)
 
-    def _decision(self, body: Body) -> None:
+    def _decision(self, body: Body, when: str) -> None:
         match body:
             case Key():
                 self.identities.add(body.identity)
             case Rules():
                 self.policy = body.digest
             case Evaluate():
-                sets = self.evaluated.setdefault(body.cohort, [])
-                if body.people not in sets:
-                    sets.append(body.people)
+                self.exact.setdefault(body.order, when)
             case Counted():
                 self.counted.append([body.order, body.cohort, list(body.sites), body.people])
             case Approve():
@@ -327,4 +327,4 @@ class Balance:
 
 
 _SETS: Final = ("closed", "withdrawn", "accepted", "identities", "approved")
-_PLAIN: Final = ("releases", "policy", "gaps", "evaluated", "counted")
+_PLAIN: Final = ("releases", "policy", "gaps", "exact", "counted")

@@ -104,12 +104,12 @@ class Reserve:
 
 @dataclass(frozen=True)
 class Evaluate:
-    """An order evaluates these people exactly: two exact tables of sets that differ by one patient are that patient."""
+    """An exact order was asked here, before records are read: whether it runs may tell one thing about a patient."""
 
     kind: ClassVar[str] = "evaluate"
     order: str
     cohort: str
-    people: str  # keyed digest of the set
+    people: str = ""  # earlier versions: keyed digest of the set of patients
 
 
 @dataclass(frozen=True)
@@ -120,7 +120,7 @@ class Counted:
     order: str
     cohort: str
     sites: tuple[str, ...]
-    people: str  # keyed sketch of the patients here
+    people: str = ""  # earlier versions: keyed sketch of the patients here
 
 
 @dataclass(frozen=True)

@@ -47,7 +47,7 @@ class LedgerReader:
         self._last = line
         if isinstance(entry.body, Began):
             self.key, self.book = entry.body.key, entry.hash
-        self.tally.add(entry.body)
+        self.tally.add(entry.body, entry.time)
         self.hashes[self.count] = entry.hash
 
     def looked(self, path: Path) -> None:

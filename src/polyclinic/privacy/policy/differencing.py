@@ -1,58 +1,21 @@
-"""Whether one more exact sum over almost the same patients gives away one hospital.
+"""Decide whether one more exact sum, over another list of hospitals, gives away one hospital's part.
 
 The sum over {a, b, c, d} less the sum over {a, b, c} is d, without any error. A list of sites is a row of zeros and ones; exact
-sums over the same patients can be combined as their rows can, and a combination that vanishes outside a set T of sites exists iff
+sums can be combined as their rows can, and a combination that vanishes outside a set T of sites exists iff
 
     rank(rows without the columns of T) < rank(rows).
 
-No T of one or two sites may have one: one of them may pool what it knows, and then two others must be left to hide one. What was
-counted before stands in the site's own book: which sites, and a keyed sketch of the patients, never a name.
+No T of one or two sites may have one: one of them may pool what it knows, and then two others must be left to hide one. The
+site's own ledger has every list of sites that was counted. Which patients were counted does not matter: whoever orders a study
+chooses them, and one frequent code more selects almost the same ones.
 """
 
 from __future__ import annotations
 
-import hmac
 from collections.abc import Iterable, Sequence
-from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
-
-__all__ = ["alike", "exposed", "sketch"]
-
-SIZE: Final = 128  # hashes of a sketch
-DIGITS: Final = 16  # of a hash
-ALIKE: Final = 0.5  # patients in common, of all patients of both
-
-
-def sketch(key: str, people: Iterable[str]) -> str:
-    """The smallest keyed hashes of a set of patients; whole where there are few. Without the key it tells nobody's name.
-
-    >>> sketch("key", ["a", "b"]) == sketch("key", ["b", "a", "b"])
-    True
-    """
-    secret = bytes.fromhex(key) if len(key) == 64 else key.encode()
-    hashes = {hmac.digest(secret, name.encode(), "sha256").hex()[:DIGITS] for name in people}
-    return "".join(sorted(hashes)[:SIZE])
-
-
-def alike(one: str, other: str) -> bool:
-    """Whether two sketches are of almost the same patients: at least half of both sets together are in both.
-
-    The share of the smallest hashes of the union that both sketches have estimates it, within .09 (two standard errors).
-
-    >>> alike(sketch("k", map(str, range(100))), sketch("k", map(str, range(1, 100))))
-    True
-    >>> alike(sketch("k", map(str, range(100))), sketch("k", map(str, range(60, 160))))
-    False
-    """
-    a, b = _hashes(one), _hashes(other)
-    both = sorted(a | b)[:SIZE]
-    return one == other or (bool(both) and sum(h in a and h in b for h in both) >= ALIKE * len(both))
-
-
-def _hashes(text: str) -> set[str]:
-    return {text[i : i + DIGITS] for i in range(0, len(text), DIGITS)}
 
 
 def exposed(lists: Sequence[Sequence[str]], new: Iterable[str]) -> tuple[str, ...]:

@@ -13,7 +13,7 @@ from polyclinic.privacy.accounting.accountant import Event, Gaussian, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.ledger.balance import Balance, cost
-from polyclinic.privacy.policy.differencing import alike, exposed
+from polyclinic.privacy.policy.differencing import exposed
 
 __all__ = ["Policy", "StudyRequest", "price"]
 
@@ -90,43 +90,34 @@ class Policy(BaseModel):
     cohorts: tuple[str, ...] = Field(
         (), description="SQL files of cohorts that may run here; a study names one by its digest."
     )
-    max_evaluations: int = Field(
-        1, ge=0, description="Exact evaluations ([evaluate] without [privacy]) of different sets of people, at most."
+    sums: tuple[str, ...] = Field(
+        ("masked", "subspace"),
+        description="Ways to add that exact studies between hosts may use. Default: those that show nobody more than the total. "
+        "'plain' shows the coordinator this site's part; 'gather' allows steps that show a contribution by itself.",
     )
-    max_dropped: float = Field(
-        0.5, ge=0, le=1, description="check fails where a larger share of a table's rows cannot be used."
+    max_exact: int | None = Field(
+        None,
+        ge=0,
+        description="Exact studies between hosts, and exact evaluations, a year, at most. Each may tell one thing about a patient by "
+        "whether it runs. 0: nothing leaves without a proven patient-level bound. Default: 12, and 0 where an epsilon is limited.",
     )
-    max_unmapped: float = Field(
-        0.5, ge=0, le=1, description="check fails where a larger share of a mode's rows has no group."
-    )
-    max_one_patient: float = Field(
-        0.2, ge=0, le=1, description="check fails where one patient has a larger share of the events (of 100 and more)."
+    cuts: tuple[float, ...] = Field(
+        (0, 18, 30, 40, 50, 60, 70, 80, 90, 120),
+        description="Ages at which exact tables between hosts may divide patients. Other cuts would single patients out.",
     )
     cohorts_disjoint: bool = Field(
         False, description="Have the cohorts no patient in common? Then each has a budget of its own."
-    )
-    allow_gather: bool = Field(False, description="May a contribution be shown by itself, not only in a sum?")
-    all_witnesses: bool = Field(
-        False,
-        description="Does nothing leave before every site of the order (not of the sum only) has told what it knows of this site's book? "
-        "Then a site that is away stops the study here.",
-    )
-    allow_repeat: bool = Field(
-        False,
-        description="May an exact secure sum leave out, or add, one or two sites of an earlier one over the same patients? Whoever "
-        "sees both totals can subtract them.",
-    )
-    allow_unproven: bool | None = Field(
-        None,
-        description="May releases without a proven patient-level bound leave? Default: only if no epsilon limit is set.",
     )
 
     @property
     def allows_unproven(self) -> bool:
         """Whether a release without a proven patient-level bound may leave."""
-        if self.allow_unproven is not None:
-            return self.allow_unproven
-        return not self.limited
+        return self.exact_a_year > 0
+
+    @property
+    def exact_a_year(self) -> int:
+        """How many exact studies a year may be asked."""
+        return (0 if self.limited else 12) if self.max_exact is None else self.max_exact
 
     @property
     def limited(self) -> bool:
@@ -162,42 +153,43 @@ class Policy(BaseModel):
             tally, more, study=asked.study, cohort=cohort, order=asked.order, margin=asked.margin, beside=beside
         )
 
-    def evaluation_faults(self, tally: Balance, people: str, cohort: str) -> list[str]:
-        """Why these people may not be evaluated exactly; the same set again tells nothing new, and is allowed."""
-        sets = tally.evaluated
-        before = sets.get(cohort, []) if self.cohorts_disjoint else [p for some in sets.values() for p in some]
-        different = set(before) - {people}
-        if people in before or len(different) < self.max_evaluations:
+    def exact_faults(self, tally: Balance, order: str, since: str) -> list[str]:
+        """Why one more exact study may not be asked, after those since a time; the same order again is no other one."""
+        before = sum(when >= since for when in tally.exact.values())
+        if order in tally.exact or before < self.exact_a_year:
             return []
-        return [
-            (
-                f"{len(different)} other set(s) of people were evaluated exactly here, and the owner allows {self.max_evaluations}: the "
-                "difference of two exact tables is the patients in whom they differ"
-            )
-        ]
+        return [f"{before} exact studies were asked here within a year, and the owner allows {self.exact_a_year}"]
 
-    def repeat_faults(self, tally: Balance, sites: Sequence[str], people: str, cohort: str) -> list[str]:
-        """Why an exact secure sum over these sites may not be taken, after those of this book over almost the same patients."""
-        if self.allow_repeat:
-            return []
-        lists = [
-            of
-            for _, label, of, who in tally.counted
-            if not (self.cohorts_disjoint and label != cohort) and alike(who, people)
-        ]
-        if not (shown := exposed(lists, sites)):
-            return []
-        return [
-            (
-                f"exact sums over other sites were taken here before, of almost the same patients: with one over these "
-                f"{len(sites)} they give away the part of {' and '.join(map(repr, shown))} ([policy] allow_repeat allows that)"
+    def way_faults(self, aggregation: str, ages: Sequence[float]) -> list[str]:
+        """Why an exact study may not add in this way, or divide patients at these ages."""
+        faults = []
+        if aggregation not in self.sums:
+            faults.append(
+                f"its sums are exact and {aggregation!r}; [policy] sums allows {', '.join(self.sums) or 'none'}"
             )
-        ]
+        if other := [f"{a:g}" for a in ages if a not in self.cuts]:
+            faults.append(f"its exact tables cut ages at {', '.join(other)}; [policy] cuts does not list that")
+        return faults
+
+    def repeat_faults(
+        self, tally: Balance, sites: Sequence[str], cohort: str, willing: Sequence[str] = ()
+    ) -> list[str]:
+        """Why an exact secure sum over these sites may not be taken, after those in this ledger, whatever they counted.
+
+        Whom a study selects is the coordinator's choice, so it does not tell two sums apart. ``willing`` sites have signed that
+        their own part may be computed by subtraction: it counts as known, and must not give away another one.
+        """
+        own = not self.cohorts_disjoint
+        lists = [[s for s in of if s not in willing] for _, label, of, _ in tally.counted if own or label == cohort]
+        if not (shown := exposed(lists, [s for s in sites if s not in willing])):
+            return []
+        what = f"exact sums over other sites were taken here before: with one over these {len(sites)} they give away the part of "
+        return [what + " and ".join(map(repr, shown))]
 
     def charge_faults(self, tally: Balance, charge: Charge, *, beside: tuple[str, ...] = ()) -> list[str]:
         """Why this release may not leave; empty if it may. A reservation that covers it was checked when it was made."""
         faults = []
-        if charge.how == "gather" and not self.allow_gather:
+        if charge.how == "gather" and "gather" not in self.sums:
             faults.append(f"step {charge.step!r} shows the contribution by itself (how = 'gather'), not in a sum")
         if not (charge.formal and charge.adjacency == "patient"):
             if not self.allows_unproven:
