@@ -33,7 +33,7 @@ def test_a_traced_method_is_the_fitted_one() -> None:
 
 def test_cpals_is_traced_by_its_federated_twin() -> None:
     central = CPALS(rank=4, rounds=25, tol=0.0, seed=0, weighting="none").fit(SITES).quality(SITES)
-    found = trace(SumALS(rank=4, rounds=25, warmup=20, tol=0.0, seed=0, weighting="none"), SITES)
+    found = trace(SumALS(rank=4, rounds=25, start="random", warmup=20, tol=0.0, seed=0, weighting="none"), SITES)
     assert found.full[-1] == pytest.approx(central["rmse_full"], rel=1e-4)
     assert found.observed[-1] == pytest.approx(central["rmse_observed"], rel=1e-3)
 
