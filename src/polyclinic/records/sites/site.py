@@ -11,12 +11,12 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError, ProtocolMismatch
-from polyclinic.records.attrition import Attrition
 from polyclinic.records.sites.people import People
 from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
     from polyclinic.privacy.ledger.entries import Entry
+    from polyclinic.records.attrition import Attrition
 
 __all__ = ["Site", "Sites", "one_order", "pooled", "truth_of", "with_overlap"]
 
