@@ -264,7 +264,7 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--full", action="store_true")
     parser.add_argument("--only", nargs="+", default=[""])
-    parser.add_argument("--json", type=Path, help="write the rows there, too")
+    parser.add_argument("--json", type=Path, default=HERE / "data" / "goals.json", help="rows of the last run")
     options = parser.parse_args()
     sys.path.insert(0, str(HERE))
     model = next((x.split(":")[1].strip() for x in open("/proc/cpuinfo") if x.startswith("model name")), "")  # noqa: SIM115
@@ -272,16 +272,20 @@ def main() -> None:
         f"{datetime.date.today()}, {platform.system()} {platform.machine()}, {model}, {os.cpu_count()} cores, load "
         f"{os.getloadavg()[0]:.1f}, Python {platform.python_version()}, numpy {np.__version__}; seconds of processor, one thread\n"
     )
-    print("| where | ours | beside it | goal | held |\n|---|---|---|---|---|", flush=True)
-    found: list[Row] = []
+    print("| where | ours | last run | beside it | goal | held |\n|---|---|---|---|---|---|", flush=True)
+    last: dict[str, dict[str, object]] = {}
+    if options.json.exists():
+        last = {row["where"]: row for row in json.loads(options.json.read_text())}
+    rows_now = dict(last)
     for name, rows in ROWS.items():
         if name.startswith(tuple(options.only)):
             for r in rows(options.full):
                 held = "-" if r.held is None else "yes" if r.held else "no"
-                print(f"| {r.where} | {r.ours} | {r.peer} | {r.goal} | {held} |", flush=True)
-                found.append(r)
-    if options.json:
-        options.json.write_text(json.dumps([vars(r) for r in found], indent=1))
+                before = last.get(r.where, {}).get("ours", "-")
+                print(f"| {r.where} | {r.ours} | {before} | {r.peer} | {r.goal} | {held} |", flush=True)
+                rows_now[r.where] = vars(r)
+    options.json.parent.mkdir(parents=True, exist_ok=True)
+    options.json.write_text(json.dumps(list(rows_now.values()), indent=1))
 
 
 if __name__ == "__main__":
