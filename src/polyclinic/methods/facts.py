@@ -6,7 +6,7 @@ from typing import Final
 
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 
-__all__ = ["DPEM", "DPFACT", "LOCALMODEL", "LOCALTF", "PARAFAC2", "SUMALS", "TOPICS", "TRIP"]
+__all__ = ["DPEM", "DPFACT", "LOCALMODEL", "LOCALTF", "PARAFAC2", "SUMALS", "TRIP"]
 
 SETUP: Final = StepMeaning(
     "how large the counts are in all, and how many patients", "the size of a site, where it is shown alone"
@@ -34,15 +34,6 @@ START: Final = {
     "overlap*": StepMeaning("how random groups of codes overlap among your patients"),
     "wide*": StepMeaning(f"{FACTORS}; and how phenotypes overlap among them", RARE),
     "audition": StepMeaning("how well each of at most twelve models fits your patients, one number each"),
-}
-
-PAIRS: Final = {
-    "codes": StepMeaning("how many of your patients have each code", RARE),
-    "pairs": StepMeaning(
-        "how often two codes occur in one patient, for each half of your patients; only codes that at least 20 patients "
-        "have over all sites",
-        "that two codes occur together in few patients",
-    ),
 }
 
 TRIP: Final = MethodFacts(
@@ -145,23 +136,6 @@ DPEM: Final = MethodFacts(
         ),
         "marginals": StepMeaning("how many of your patients have each code, each patient counting 1 in all", RARE),
         "statistics": StepMeaning("for each code and phenotype, how many of your patients' codes belong to it", RARE),
-    },
-)
-
-TOPICS: Final = MethodFacts(
-    paper="this program, after Blei et al. 2003 (latent Dirichlet allocation) and Li et al. 2020 (MixEHR)",
-    attacks=(
-        KnownAttack(
-            "sum",
-            "exact sums of pairs of codes show pairs that few patients have, among codes of at least 20 patients "
-            "(not tried on this method by itself)",
-        ),
-    ),
-    steps={
-        **PAIRS,
-        "choice": StepMeaning("how well each of at most six models predicts held-out codes, one number each"),
-        "counts": StepMeaning("for each code and phenotype, how many of your patients' codes belong to it", RARE),
-        "score": SCORE,
     },
 )
 

@@ -22,7 +22,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.methods import facts as known
 from polyclinic.methods.factorization import FederatedFactorization
 from polyclinic.methods.rounds.phases import HEADROOM, Exact
 from polyclinic.methods.starts.pairs import (
@@ -34,6 +33,7 @@ from polyclinic.methods.starts.pairs import (
     starts_of,
 )
 from polyclinic.methods.topics.bound import columns_bound, fixed_point, patients_bound
+from polyclinic.methods.topics.facts import TOPICS
 from polyclinic.methods.topics.guides import guided_codes
 from polyclinic.methods.topics.state import TopicsParams, TopicsPrivate, TopicsPublic
 from polyclinic.models.phenotypes.projection import SideBySide
@@ -63,7 +63,7 @@ class Topics(
     """Phenotypes as mixtures of codes, by sums."""
 
     name = "topics"
-    facts = known.TOPICS
+    facts = TOPICS
     exact = 1e-4  # sums are rounded to 32 bits at every site
     Params = TopicsParams
     Public = TopicsPublic
