@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import itertools
 import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -76,6 +77,19 @@ def test_figures_of_findings_are_charts_with_intervals_and_names() -> None:
     }
     with pytest.raises(DataError, match="no survival of 17"):
         pc.plots.survival(model, findings, 17)
+
+
+def test_a_persons_names_are_kept_in_the_model_file_and_shown(tmp_path: Path) -> None:
+    sites = pc.datasets.icu_network(patients=200, seed=0)
+    model = pc.CPALS(rank=2, seed=0).fit(sites).result_
+    named = model.rename({1: "  My phenotype "})
+    again = pc.load(named.save(tmp_path / "model.phenotypes"))
+    assert again.names == ("", "My phenotype") and again.rename({0: "Other"}).names == ("Other", "My phenotype")
+    assert model.names == () and pc.load(model.save(tmp_path / "plain.phenotypes")).names == ()
+    with pytest.raises(DataError, match="cannot be renamed"):
+        model.rename({7: "x"})
+    with pytest.raises(DataError, match="not phenotypes"):
+        model.rename({0: "same", 1: "same"})
 
 
 def _shown(monkeypatch: pytest.MonkeyPatch, *, terminal: bool, seconds: float) -> str:

@@ -98,7 +98,7 @@ def _associations(rows: Sequence[EffectRow], outcome: Mapping[str, Any]) -> list
     sure = sorted((r for r in rows if r.sure and r.ratio), key=lambda r: -r.ratio[0] if r.ratio else 0.0)
     if not sure:
         return [f"No association of the {len(rows)} phenotypes with {what} was shown (q < 0.05)."]
-    number = "It" if len(rows) == 1 else f"{len(sure)} of these {len(rows)}"
+    number = "The one that is drawn" if len(rows) == 1 else f"{len(sure)} of these {len(rows)}"
     text = [f"{number} {'is' if len(sure) == 1 else 'are'} associated with {what} after adjustment."]
     for row, word in ((sure[0], "highest"), (sure[-1], "lowest")):
         if row.ratio and (row.ratio[0] > 1) == (word == "highest"):
