@@ -83,9 +83,9 @@ def test_a_persons_names_are_kept_in_the_model_file_and_shown(tmp_path: Path) ->
     sites = pc.datasets.icu_network(patients=200, seed=0)
     model = pc.CPALS(rank=2, seed=0).fit(sites).result_
     named = model.rename({1: "  My phenotype "})
-    again = pc.load(named.save(tmp_path / "model.phenotypes"))
+    again = pc.Phenotypes.load(named.save(tmp_path / "model.phenotypes"))
     assert again.names == ("", "My phenotype") and again.rename({0: "Other"}).names == ("Other", "My phenotype")
-    assert model.names == () and pc.load(model.save(tmp_path / "plain.phenotypes")).names == ()
+    assert model.names == () and pc.Phenotypes.load(model.save(tmp_path / "plain.phenotypes")).names == ()
     with pytest.raises(DataError, match="cannot be renamed"):
         model.rename({7: "x"})
     with pytest.raises(DataError, match="not phenotypes"):
