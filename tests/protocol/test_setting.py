@@ -11,8 +11,7 @@ import polyclinic as pc
 from polyclinic.errors import ProtocolMismatch
 from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.protocol.schema import common, schema_of, shown
-from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.codelist import public_axis
+from polyclinic.tensors.axis import Axis, public_axis
 
 LIST = "code,name\nB01,heparin\nN02,paracetamol\n"
 PUBLIC = public_axis("drug", LIST, "drugs.csv")

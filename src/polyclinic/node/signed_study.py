@@ -30,8 +30,7 @@ from polyclinic.protocol.aggregators import facts_of
 from polyclinic.protocol.interfaces import COORDINATOR, Roster, least_threshold
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.records.events.codes import KNOWN
-from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.codelist import public_axis
+from polyclinic.tensors.axis import Axis, public_axis
 
 __all__ = ["COORDINATOR", "StudyOrder", "make_order", "read_order"]
 

@@ -20,8 +20,8 @@ from polyclinic.report.cards import AtSite, PhenotypeCard, cards
 from polyclinic.report.charts.figures import groups_of, pictures
 from polyclinic.report.charts.rows import EffectRow
 from polyclinic.report.charts.svg import shade
-from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
+from polyclinic.report.export.citation import bibtex
 from polyclinic.report.findings import sections
 from polyclinic.report.hiding import hiding
 from polyclinic.report.replication import by_grade, verdicts

@@ -35,13 +35,18 @@ def guided_codes(guides: Mapping[str, Sequence[str]], axes: Sequence[Axis]) -> t
     >>> guided_codes({"heart": ["I50"]}, [Axis("drug", ("A",)), Axis("diagnosis", ("I10", "I50"))])[0].tolist()
     [2]
     """
-    labels = [axis.code(i) for axis in axes for i in range(len(axis.labels or ()))]
-    if guides and len(axes) and any(axis.labels is None for axis in axes):
+    if guides and any(axis.labels is None for axis in axes):
         raise ConfigError("guides name codes, and the codes of this study have no names", hint="guides=None")
-    places: dict[str, list[int]] = {}
-    for place, label in enumerate(labels):
-        places.setdefault(label, []).append(place)
+    places = _places(axes)
     faults = [f"{name}: no mode has {c!r}" for name, codes in guides.items() for c in codes if c not in places]
     if faults:
         raise ConfigError("guides name codes that are not in this study", faults=faults)
     return tuple(np.array(sorted({p for c in codes for p in places[c]}), np.int64) for codes in guides.values())
+
+
+def _places(axes: Sequence[Axis]) -> dict[str, list[int]]:
+    """Return code -> its places among the codes of all modes."""
+    places: dict[str, list[int]] = {}
+    for place, label in enumerate(axis.code(i) for axis in axes for i in range(len(axis.labels or ()))):
+        places.setdefault(label, []).append(place)
+    return places

@@ -95,7 +95,7 @@ class Adapted:
                 axis.describe(int(i))
                 for axis, f in zip(self.phenotypes.axes, self.phenotypes.factors)
                 for i in np.argsort(-np.abs(f[:, r]), kind="stable")[:3]
-                if f[i, r]
+                if abs(f[i, r]) > 0.01 * np.abs(f[:, r]).max()  # less is rounding, not a code of the phenotype
             ]
             drift = None if mine or np.isnan(self.drift[r]) else float(self.drift[r])
             some = int(self.carriers[r])

@@ -22,8 +22,7 @@ from polyclinic.records.engine import Connection, literal, reading
 from polyclinic.records.events.codes import Code, group
 from polyclinic.records.events.roll_up import is_roll_up, roll_up
 from polyclinic.records.events.window_sql import lacks, tick
-from polyclinic.tensors.axis import Axis
-from polyclinic.tensors.codelist import read_public_axis
+from polyclinic.tensors.axis import Axis, read_public_axis
 
 __all__ = ["ModeCoverage", "Vocabulary", "choose_codes"]
 
