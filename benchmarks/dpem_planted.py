@@ -20,11 +20,11 @@ from pathlib import Path
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.analysis.simulated.prediction import predict, split
 from polyclinic.datasets.truth import Truth
 from polyclinic.records.sites.site import Sites, pooled
 from polyclinic.tensors.matching import match, recovery
 from polyclinic_papers.heldout import CountModel, marginal_model
+from polyclinic_papers.prediction import predict, split
 
 
 def auc(model: CountModel, net: Sites, drop: int) -> float:

@@ -45,7 +45,6 @@ import polyclinic as pc
 from polyclinic.analysis.replication.consensus import matched
 from polyclinic.analysis.replication.replicate import links, published, verdict
 from polyclinic.analysis.replication.replicate_fits import KEY, ReplicateFits
-from polyclinic.analysis.simulated.prediction import split
 from polyclinic.config import Study
 from polyclinic.datasets.truth import Truth
 from polyclinic.protocol.composition import Parallel
@@ -61,6 +60,7 @@ from polyclinic_papers.heldout import (
     log_likelihood,
     marginal_model,
 )
+from polyclinic_papers.prediction import split
 
 RANKS = (10, 20, 40)
 COLUMNS = ("kept", "cells", "codes", "same", "fms", "precision", "ghosts", "shown", "back", "flagged", "seconds")

@@ -13,7 +13,7 @@ from polyclinic.analysis.link import Link
 from polyclinic.analysis.outcome import OutcomeAnalysis
 from polyclinic.analysis.prevalence import Prevalence
 from polyclinic.analysis.projection import Covariates, Projector, variables_of
-from polyclinic.analysis.statistics.roc import pooled_area
+from polyclinic.analysis.statistics.roc import Ranks
 from polyclinic.analysis.survival import SurvivalAnalysis
 from polyclinic.analysis.table_one import TableOne as TableOne
 from polyclinic.auditing.contracts.result import example_sites
@@ -109,26 +109,22 @@ def test_likelihood_ratio_tests_equal_refits(sites: list[Site], model: pc.SumALS
         assert public.tests.height[r] == pytest.approx(alone.climbs.height[0], rel=1e-9)
 
 
-def test_the_cross_fitted_area_equals_scikit_learn(sites: list[Site], model: pc.SumALS) -> None:
+def test_the_area_within_hospitals_equals_scikit_learn(sites: list[Site], model: pc.SumALS) -> None:
     from sklearn.metrics import roc_auc_score
 
     act = OutcomeAnalysis(model=model, covariates=Covariates(variables_of(sites)))
     public = run(act, sites).public
+    ranks = Ranks(public.ranks)
     for i, d in enumerate(act.judged):
-        found = pooled_area([(b[1], b[0]) for b in public.bins[i]])
-        values, pairs = [], []
-        for h in (0, 1):
-            y, risk = [], []
-            for s in sites:
-                outcome, known, half = act._rows(s, public)
-                for k, g, use, _, r in act._scores(s, public, outcome, known, half):
-                    if (k, g) == (i, h):
-                        y.append(outcome[use])
-                        risk.append(r)
-            ys, rs = np.concatenate(y), np.concatenate(risk)
-            values.append(roc_auc_score(ys, rs))
-            pairs.append(ys.sum() * (1 - ys).sum())
-        assert found.value == pytest.approx(np.average(values, weights=pairs), abs=1e-3), d.name
+        values, weights = [], []
+        for s in sites:
+            outcome, known, half = act._rows(s, public)
+            for k, _, use, _, eta in act._scores(s, public, outcome, known, half):
+                cases, others = (outcome[use] == 1).sum(), (outcome[use] == 0).sum()
+                if k == i and cases and others:
+                    values.append(roc_auc_score(outcome[use], eta))
+                    weights.append(cases * others / (cases + others))
+        assert ranks.value(i) == pytest.approx(np.average(values, weights=weights), abs=1e-9), d.name
 
 
 def test_no_hospital_number_is_seen_under_masks_not_even_an_intercept(sites: list[Site], model: pc.SumALS) -> None:

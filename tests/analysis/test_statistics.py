@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from polyclinic.analysis.statistics.intervals import adjusted, chi_square, logf, newton, normal_p, wilson
-from polyclinic.analysis.statistics.roc import area, calibration, difference, pooled_area
+from polyclinic.analysis.statistics.roc import Ranks, calibration, ranked
 from polyclinic.analysis.statistics.survival_curves import efron, efron_sums, kaplan_meier, log_rank, restricted_mean
 
 
@@ -62,62 +62,56 @@ def test_log_f_equals_a_regression_on_augmented_data() -> None:
     assert found.se == pytest.approx(oracle.bse, rel=1e-5)
 
 
-def _bins(score: np.ndarray, y: np.ndarray, count: int = 4096) -> tuple[np.ndarray, np.ndarray]:
-    at = np.clip(((score - score.min()) / np.ptp(score) * count).astype(int), 0, count - 1)
-    return np.bincount(at[y == 1], minlength=count) * 1.0, np.bincount(at[y == 0], minlength=count) * 1.0
+def _ranks(*hospitals: tuple[np.ndarray, np.ndarray]) -> Ranks:
+    """Of (scores, outcome) of some hospitals; everybody is in the first half."""
+    sums = sum(ranked(np.atleast_2d(s), y) for s, y in hospitals)
+    return Ranks(np.stack([sums, np.zeros_like(sums)]))
 
 
-def test_area_equals_scikit_learn_and_its_variance_a_second_formula() -> None:
+def test_the_area_equals_scikit_learn_and_its_variance_delongs() -> None:
     from sklearn.metrics import roc_auc_score
 
     rng = np.random.default_rng(2)
     y = (rng.random(900) < 0.2).astype(int)
     score = np.round(rng.standard_normal(900) + 0.9 * y, 2)  # ties
-    values = np.unique(score)
-    at = np.searchsorted(values, score)
-    cases, others = (np.bincount(at[y == k], minlength=len(values)) * 1.0 for k in (1, 0))
-    found = area(cases, others)
-    assert found.value == pytest.approx(roc_auc_score(y, score), abs=1e-12)
+    area = _ranks((score, y)).area(0)
+    assert area.value == pytest.approx(roc_auc_score(y, score), abs=1e-12)
     kernel = (score[y == 1][:, None] > score[y == 0]) + 0.5 * (score[y == 1][:, None] == score[y == 0])
-    variance = kernel.mean(1).var(ddof=1) / (y == 1).sum() + kernel.mean(0).var(ddof=1) / (y == 0).sum()
-    assert found.variance == pytest.approx(variance, rel=1e-10)
-    coarse = area(*_bins(score, y, 1024))
-    assert coarse.value == pytest.approx(found.value, abs=1e-3)
+    variance = kernel.mean(1).var() / (y == 1).sum() + kernel.mean(0).var() / (y == 0).sum()
+    assert area.variance == pytest.approx(variance, rel=1e-10)
+    assert (area.cases, area.others) == (int(y.sum()), int((1 - y).sum()))
 
 
-def test_pairs_of_different_parts_are_never_compared() -> None:
+def test_patients_of_different_hospitals_are_never_compared() -> None:
     from sklearn.metrics import roc_auc_score
 
     rng = np.random.default_rng(3)
-    parts, pairs, values = [], [], []
-    for shift in (0.0, 50.0):
-        y = (rng.random(300) < 0.3).astype(int)
-        score = rng.standard_normal(300) + y + shift
-        at = np.searchsorted(np.unique(score), score)
-        parts.append(tuple(np.bincount(at[y == k], minlength=300) * 1.0 for k in (1, 0)))
-        pairs.append(y.sum() * (1 - y).sum())
+    hospitals, weights, values = [], [], []
+    for n, shift in ((300, 0.0), (120, 50.0), (80, -9.0)):
+        y = (rng.random(n) < 0.3).astype(int)
+        score = rng.standard_normal(n) + y + shift
+        hospitals.append((score, y))
+        weights.append(y.sum() * (1 - y).sum() / n)
         values.append(roc_auc_score(y, score))
-    assert pooled_area(parts).value == pytest.approx(np.average(values, weights=pairs), abs=1e-12)  # type: ignore[arg-type]
+    hospitals.append((rng.standard_normal(40), np.zeros(40, int)))  # without the outcome a hospital says nothing
+    assert _ranks(*hospitals).value(0) == pytest.approx(np.average(values, weights=weights), abs=1e-12)
 
 
-def test_the_paired_difference_equals_the_difference_and_knows_the_pairing() -> None:
+def test_the_paired_gain_equals_the_difference_and_knows_the_pairing() -> None:
     rng = np.random.default_rng(4)
     y = (rng.random(600) < 0.3).astype(int)
     a = rng.standard_normal(600) + y
-    b = a + 0.05 * rng.standard_normal(600)
-    bins = [np.searchsorted(np.quantile(s, np.linspace(0, 1, 65)[1:-1]), s) for s in (a, b)]
-    joint = np.zeros((2, 64, 64))
-    np.add.at(joint, (y, bins[0], bins[1]), 1.0)
-    gap, low, high = difference([joint])
-    single = [area(joint[1].sum(k), joint[0].sum(k)) for k in (1, 0)]
-    assert gap == pytest.approx(single[0].value - single[1].value, abs=1e-12)
-    assert high - low < 0.2 * (single[0].high - single[0].low)
+    found = _ranks((np.stack([a, a + 0.05 * rng.standard_normal(600)]), y))
+    gap, low, high = found.gain(1)
+    areas = [found.area(i) for i in (0, 1)]
+    assert gap == pytest.approx(areas[0].value - areas[1].value, abs=1e-12)
+    assert high - low < 0.2 * (areas[0].high - areas[0].low)
 
 
 def test_intervals_stay_open_where_everything_is_ranked_right() -> None:
-    found = area([0, 0, 5], [100, 0, 0])
-    assert (found.value, found.high) == (1.0, 1.0)
-    assert 0.4 < found.low < 0.9
+    area = _ranks((np.r_[np.zeros(100), np.ones(5)], np.r_[np.zeros(100), np.ones(5)])).area(0)
+    assert (area.value, area.high) == (1.0, 1.0)
+    assert 0.4 < area.low < 0.9
 
 
 @pytest.mark.slow
@@ -126,17 +120,16 @@ def test_intervals_stay_open_where_everything_is_ranked_right() -> None:
 def test_intervals_of_the_area_cover_with_eleven_cases(true: float, shape: str) -> None:
     from scipy.stats import norm
 
-    rng, held = np.random.default_rng(int(1000 * true) + len(shape)), 0
+    rng, covered = np.random.default_rng(int(1000 * true) + len(shape)), 0
     for _ in range(500):
         if shape == "exponential":
             scores = rng.exponential(true / (1 - true), 11), rng.exponential(1.0, 289)
         else:
             sd = 2.0 if shape == "wide" else 1.0
             scores = sd * rng.standard_normal(11) + norm.ppf(true) * np.hypot(1, sd), rng.standard_normal(289)
-        values = np.unique(np.concatenate(scores))
-        found = area(*(np.bincount(np.searchsorted(values, s), minlength=len(values)) for s in scores))
-        held += found.low <= true <= found.high
-    assert held / 500 >= 0.92
+        area = _ranks((np.concatenate(scores), np.r_[np.ones(11), np.zeros(289)])).area(0)
+        covered += area.low <= true <= area.high
+    assert covered / 500 >= 0.92
 
 
 def test_calibration_groups_hold_enough_of_both_kinds() -> None:
@@ -163,7 +156,6 @@ def stays() -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 def test_survival_equals_lifelines(stays: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:
     from lifelines import KaplanMeierFitter
     from lifelines.statistics import logrank_test
-    from lifelines.utils import restricted_mean_survival_time
 
     x, time, event = stays
     groups = []
@@ -177,12 +169,31 @@ def test_survival_equals_lifelines(stays: tuple[np.ndarray, np.ndarray, np.ndarr
         ours = np.column_stack([curve.low, curve.high])
         theirs = fitted.confidence_interval_survival_function_.reindex(at).ffill().to_numpy()
         assert ours == pytest.approx(theirs, abs=1e-8)
-        assert restricted_mean(curve, 1.0) == pytest.approx(restricted_mean_survival_time(fitted, t=14), rel=1e-9)
     use = x[:, 0] == 1
     oracle = logrank_test(time[use], time[~use], event[use], event[~use])
     statistic, p = log_rank(*groups)  # type: ignore[arg-type]
     assert statistic == pytest.approx(oracle.test_statistic, rel=1e-10)
     assert p == pytest.approx(oracle.p_value, rel=1e-9)
+
+
+@pytest.mark.parametrize("width", [30, 90, 180, 365])
+def test_survival_on_a_grid_is_within_a_thousandth_of_exact_times(width: int) -> None:
+    from lifelines import KaplanMeierFitter
+    from lifelines.utils import restricted_mean_survival_time
+
+    rng = np.random.default_rng(width)
+    steps, n = 3650 // width, 40_000
+    death, leave = 9_000 * rng.weibull(1.3, n), rng.exponential(4_000, n)
+    time, event = np.minimum(death, leave), death <= leave
+    fitted = KaplanMeierFitter().fit(time, event)
+    ends = width * np.arange(1, steps + 1)
+    step = np.minimum(time // width, steps).astype(int)
+    gone = [np.bincount(step[event == k], minlength=steps + 1)[:steps].astype(np.float64) for k in (False, True)]
+    curve = kaplan_meier(gone[0], gone[1], float((step == steps).sum()), missed=0.5)
+    exact = fitted.survival_function_at_times(ends).to_numpy()
+    assert np.abs(curve.share - exact).max() < 1e-3
+    mean = restricted_mean_survival_time(fitted, t=float(ends[-1]))
+    assert restricted_mean(curve, width) == pytest.approx(mean, rel=1e-3)
 
 
 def test_cox_with_efrons_ties_equals_statsmodels(stays: tuple[np.ndarray, np.ndarray, np.ndarray]) -> None:

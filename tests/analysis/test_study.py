@@ -101,13 +101,20 @@ def test_a_study_that_does_not_say_has_one_halving_where_it_can_be_had(
     study = Study.parse({k: v for k, v in {**PLAIN, **change}.items() if v is not None})
     found = halvings(study)
     assert found.number == number and told in found.words
-    assert isinstance(make(study), StudyPipeline) == (number > 0 or study.evaluate is not None)
+    method = make(study)
+    assert (method.folds if isinstance(method, StudyPipeline) else 0) == number
     signed = resolved(study)  # what hospitals read says it, and is run the same
     assert signed.study.replicate == (number or study.study.replicate) and halvings(signed).number == number
 
 
-def test_a_study_without_evaluate_says_what_comes_back_and_counts_nobody(tmp_path: Path) -> None:
-    study = Study.parse(PLAIN)
+def test_an_exact_study_is_evaluated_unless_it_says_otherwise() -> None:
+    assert set(make(Study.parse(PLAIN)).plan.what) == {"carriers", "outcome", "completion", "flow"}
+    paid = Study.parse({**PLAIN, "method": {**LOCAL, "name": "dpem"}, "privacy": {"epsilon": 1.0}})
+    assert not isinstance(make(paid), StudyPipeline), "with [privacy] the fit has the whole budget"
+
+
+def test_a_study_that_asks_for_replication_alone_counts_nobody(tmp_path: Path) -> None:
+    study = Study.parse({**PLAIN, "evaluate": {"what": ["replicate"]}})
     method = make(study)
     figures = run_study(study, method, RunFolder.create(tmp_path / "run"), threads=1)
     found = json.loads((tmp_path / "run" / "findings.json").read_text())
@@ -116,6 +123,19 @@ def test_a_study_without_evaluate_says_what_comes_back_and_counts_nobody(tmp_pat
     assert set(found["missing"]) == {"carriers", "people", "outcome", "survival", "completion"}
     told = json.loads((tmp_path / "run" / "study.json").read_text())
     assert "replicate = 0 fits once" in told["replication"] and told["study"]["study"].get("replicate") is None
+
+
+def test_a_people_column_that_no_site_has_is_an_error_that_names_it(tmp_path: Path) -> None:
+    study = Study.parse({**PLAIN, "people": {"age": [0, 50, 120], "columns": {"insurance": ["public"]}}})
+    with pytest.raises(ConfigError, match="do not have") as e:
+        run_study(study, make(study), RunFolder.create(tmp_path / "run"))
+    assert any("'insurance'" in f for f in e.value.faults)
+
+
+def test_advice_names_no_column_that_the_source_may_lack() -> None:
+    missing = plan_of(Study.parse({**BASE, "evaluate": {"what": ["carriers"]}})).missing
+    assert missing["outcome"] == '[evaluate] what = [..., "outcome"]', "the study has an outcome"
+    assert "COLUMN" in missing["survival"] and "died" not in str(missing)
 
 
 def test_people_are_read_beside_the_labels(tmp_path: Path) -> None:
@@ -342,7 +362,8 @@ def test_an_interrupted_run_goes_on_with_the_halvings_it_began_with(tmp_path: Pa
         run_study(study, begun, folder, threads=1, progress=stop)
     assert folder.read_json(folder.study)["halvings"] == folds
     run_study(study, make(study), folder, resume=True, threads=1)
-    assert (tmp_path / "run" / "findings.json").exists() is bool(folds)
+    found = json.loads((tmp_path / "run" / "findings.json").read_text())
+    assert (found["replicability"] is not None) is bool(folds)
     alone = tmp_path / "alone"
     asked = Study.parse({**PLAIN, "study": {**PLAIN["study"], "replicate": folds}})
     run_study(asked, make(asked), RunFolder.create(alone), threads=1)

@@ -22,9 +22,10 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.report.html import write_report
+from polyclinic.studies.publish import publish
 from polyclinic.studies.registry import make
 from polyclinic.studies.run_folder import Run, RunFolder
-from polyclinic.studies.simulate import run_study, write_counts
+from polyclinic.studies.simulate import run_study
 
 pytestmark = pytest.mark.e2e
 
@@ -70,7 +71,7 @@ def large(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = RunFolder.create(tmp_path_factory.mktemp("large") / "run")
     folder.write_json(folder.study, {"study": study.to_json(), "sites": [s.name for s in sites], "versions": {}})
     Run.write(folder, model, sites)
-    write_counts(model, sites, folder, study)
+    publish(folder, model, folder.read_json(folder.study), local=sites)
     folder.write_json(folder.metrics, {"fit": model.quality(sites)["fit"], "rounds": 2, "bytes_up": 1, "bytes_down": 1})
     value = json.loads((folder.path / "outcome.json").read_text())
     value["axes"][0]["names"][:3] = [

@@ -9,7 +9,6 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.simulated.prediction import split
 from polyclinic.methods.dpem.budget_plan import plan_for
 from polyclinic.methods.dpem.prior import Prior
 from polyclinic.methods.dpem.prior_vote import VERDICT_GRID, gains, votes
@@ -21,6 +20,7 @@ from polyclinic.records.sites.site import Site, pooled
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic_papers.heldout import CountModel, marginal_model, structure_kept
+from polyclinic_papers.prediction import split
 
 LAW = {"procedures": 40, "diagnoses": 50, "phenotypes": 5, "codes": (6, 8)}
 BUDGET = pc.Privacy(1.0, 1e-6)

@@ -8,11 +8,11 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.simulated.prediction import outcome_auc, random_factors_auc
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.errors import ConfigError
 from polyclinic.records.sites.site import Sites, pooled
 from polyclinic.tensors.matching import match
+from polyclinic_papers.prediction import outcome_auc, random_factors_auc
 
 
 def same(a: object, b: object) -> bool:

@@ -14,7 +14,6 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.simulated.association import associate
 from polyclinic.analysis.simulated.attrition import attrition
 from polyclinic.analysis.simulated.presence import presence
 from polyclinic.cli import main
@@ -153,37 +152,25 @@ def _forget(site: pc.Site, patients: list[int]) -> pc.Site:
     return replace(site, labels=labels)
 
 
-def test_unknown_outcomes_give_the_tables_of_the_study_without_these_patients(
+def test_patients_without_a_known_outcome_are_counted_unless_they_are_few(
     fitted: tuple[pc.SumALS, list[pc.Site]],
 ) -> None:
     model, sites = fitted
-    gone = list(range(0, 30, 2))
-    some = associate(model, [_forget(sites[0], gone), *sites[1:]], outcome="mortality")
-    without = associate(model, [sites[0].take([i for i in range(sites[0].patients) if i not in gone]), *sites[1:]])
-    assert some is not None and without is not None and some.effects
-    assert (some.unknown, some.outcome, some.patients) == (15, "mortality", sum(s.patients for s in sites))
-    assert some.effects == without.effects and some.judged == without.judged and some.roc == without.roc
-    one = associate(model, [_forget(sites[0], [3]), *sites[1:]])
-    assert one is not None and one.effects and one.unknown is None  # 1 to 10 is a small count
+    for few, expected in ((list(range(0, 30, 2)), 15), ([3], None)):
+        o = pc.evaluate(model, [_forget(sites[0], few), *sites[1:]], what=("outcome",)).outcome
+        assert o is not None and o.auc is not None and o.unknown == expected
+        assert (o.patients is None) == (expected is None), "with the number of all patients either gives the other"
+    nowhere = pc.evaluate(model, [replace(sites[0], labels=None), *sites[1:]], what=("outcome",)).outcome
+    assert nowhere is not None and nowhere.unknown == sites[0].patients
 
 
-def test_a_site_without_labels_is_named_and_the_others_are_used(fitted: tuple[pc.SumALS, list[pc.Site]]) -> None:
+def test_an_outcome_of_few_patients_is_not_shown_and_says_why(fitted: tuple[pc.SumALS, list[pc.Site]]) -> None:
     model, sites = fitted
-    found = associate(model, [replace(sites[0], labels=None), *sites[1:]])
-    assert found is not None and found.effects
-    assert found.sites_without == (sites[0].name,) and found.unknown == sites[0].patients
-
-
-def test_an_outcome_that_cannot_be_shown_has_a_reason(fitted: tuple[pc.SumALS, list[pc.Site]]) -> None:
-    model, sites = fitted
-    bare = [replace(s, labels=None) for s in sites]
-    assert associate(model, bare) is None  # nobody asked
-    asked = associate(model, bare, outcome="mortality")
-    assert asked is not None and asked.reason == "no patient has a known outcome" and not asked.effects
-    rare = associate(model, [replace(s, labels=np.arange(s.patients) == 0) for s in sites])
-    assert rare is not None and "fewer than 22 patients are known to have had it" in rare.reason
-    odd = associate(model, [replace(s, labels=np.full(s.patients, 2)) for s in sites])
-    assert odd is not None and "other values than 0 and 1" in odd.reason
+    rare = [replace(s, labels=(np.arange(s.patients) == 0).astype(int)) for s in sites]
+    o = pc.evaluate(model, rare, what=("outcome",)).outcome
+    assert o is not None and o.auc is None and not len(o.effects) and "fewer than 11 patients" in o.note
+    with pytest.raises(ConfigError, match="labels of 0 and 1"):
+        pc.evaluate(model, [replace(s, labels=None) for s in sites], what=("outcome",))
 
 
 def test_attrition_gives_no_small_count() -> None:

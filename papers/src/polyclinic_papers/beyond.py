@@ -8,8 +8,6 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.analysis.simulated.prediction import predict, random_factors_auc
-from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.datasets import Truth, load_diabetes130, load_mimic3_demo, load_synpuf, planted_counts
 from polyclinic.errors import DataError, Divergence
 from polyclinic.methods.estimators.phenotypes import DPEM, DPFact, LocalTF
@@ -22,6 +20,8 @@ from polyclinic_papers.dpfact import LITERAL
 from polyclinic_papers.experiment import Lab, Result
 from polyclinic_papers.heldout import CountModel, completion, marginal_model, structure_kept
 from polyclinic_papers.interval import Interval, interval, mean_sd
+from polyclinic_papers.prediction import predict, random_factors_auc
+from polyclinic_papers.prediction import split as by_patient
 
 __all__ = ["epsilon", "real", "sums"]
 

@@ -7,7 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.analysis.simulated.association import logistic
 from polyclinic.methods.estimators.phenotypes import DPFact
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
@@ -17,6 +16,7 @@ from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab, Result
 from polyclinic_papers.interval import interval
+from polyclinic_papers.prediction import logistic
 
 __all__ = ["phenotypes"]
 

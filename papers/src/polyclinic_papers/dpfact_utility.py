@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.analysis.simulated.prediction import outcome_auc, predict, random_factors_auc
-from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.errors import PolyclinicError
 from polyclinic.methods.central.als import CPALS
 from polyclinic.methods.estimators.phenotypes import TRIP, DPFact
@@ -20,6 +18,8 @@ from polyclinic_papers.cohorts import TITLES, cohort
 from polyclinic_papers.dpfact import literal
 from polyclinic_papers.experiment import Lab, Result
 from polyclinic_papers.interval import Interval, Several, interval, mean_sd
+from polyclinic_papers.prediction import outcome_auc, predict, random_factors_auc
+from polyclinic_papers.prediction import split as by_patient
 
 __all__ = ["auc", "nicu"]
 

@@ -7,8 +7,6 @@ from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.analysis.simulated.prediction import outcome_auc, random_factors_auc
-from polyclinic.analysis.simulated.prediction import split as by_patient
 from polyclinic.datasets import planted_four_mode
 from polyclinic.methods.central.als import CPALS
 from polyclinic.methods.estimators.phenotypes import TRIP, DPFact, LocalTF, SumALS
@@ -18,6 +16,8 @@ from polyclinic_papers.cohorts import TITLES, cohort
 from polyclinic_papers.dpfact import UNITS, literal
 from polyclinic_papers.experiment import Lab, Result
 from polyclinic_papers.interval import Interval, Several, interval, mean_sd
+from polyclinic_papers.prediction import outcome_auc, random_factors_auc
+from polyclinic_papers.prediction import split as by_patient
 from polyclinic_papers.reach import trace
 
 __all__ = ["PRINTED", "convergence", "four_mode", "rmse"]

@@ -9,9 +9,11 @@ from typing import Any, Final, Unpack
 import numpy as np
 
 from polyclinic.analysis.base import Analysis
+from polyclinic.analysis.cohort import CohortFlow
 from polyclinic.analysis.completion import Completion
-from polyclinic.analysis.findings import Findings, hidden_counts, outcome_found, survival_found, without_background
+from polyclinic.analysis.findings import Findings, hidden_counts, without_background
 from polyclinic.analysis.outcome import OutcomeAnalysis
+from polyclinic.analysis.outcome_tables import outcome_found
 from polyclinic.analysis.prevalence import Prevalence
 from polyclinic.analysis.private.findings import paid_findings
 from polyclinic.analysis.private.forecast import COLUMNS, spend
@@ -26,7 +28,7 @@ from polyclinic.analysis.projection import (
     public_variables,
     variables_of,
 )
-from polyclinic.analysis.survival import SurvivalAnalysis
+from polyclinic.analysis.survival import SurvivalAnalysis, survival_found
 from polyclinic.analysis.table_one import TableOne
 from polyclinic.config.evaluate import PeopleRule
 from polyclinic.errors import ConfigError
@@ -47,11 +49,12 @@ from polyclinic.util.table import Table
 __all__ = ["ACTS", "AnalysisPlan", "evaluate", "findings_of", "forecast"]
 
 ACTS: Final = ("carriers", "people", "outcome", "survival", "completion", "replicate")
+# what to write for a section that is missing; COLUMN and LEVEL stand for the source's own, which a study does not know
 LINES: Final = {
     "carriers": '[evaluate] what = ["carriers"]',
-    "people": '[people] age = [0, 50, 70, 120], sex = true and [evaluate] what = ["people"]',
-    "outcome": '[people] outcome = "mortality" and [evaluate] what = ["outcome"]',
-    "survival": '[people] survival = {time = "days", event = "died"} and [evaluate] what = ["survival"]',
+    "people": '[people] columns = {COLUMN = ["LEVEL", "LEVEL"]}',
+    "outcome": '[labels] outcome = "COLUMN"',
+    "survival": '[people] survival = {time = "COLUMN", event = "COLUMN"}',
     "completion": '[evaluate] what = ["completion"]',
     "replicate": "[study] replicate = 1",
 }
@@ -110,13 +113,15 @@ class AnalysisPlan:
         if "completion" in self.what:
             group = tuple(halves) if len(halves) == 2 else (placer,)
             out.append(Completion(**common, candidates=(group, *(tuple(g) for g in others))))
+        if "flow" in self.what:
+            out.append(CohortFlow(**common))
         return out
 
     def _paid(self, covariates: Covariates) -> dict[str, object]:
         """Parameters of the paid act; a hospital's own level and the size of records have no bounded row."""
         return {
             "privacy": self.privacy,
-            "what": tuple(a for a in self.what if a != "replicate"),
+            "what": tuple(a for a in self.what if a not in ("replicate", "flow")),
             "variables": self.variables,
             "covariates": Covariates(covariates.variables, size=False, site=False),
             "max_carried": self.max_carried,
@@ -187,7 +192,9 @@ def findings_of(
                 patients = int(public.n.sum())
                 carriers = act.prevalence(public)
                 values["prevalence"] = hidden_counts(carriers, patients, plan.minimum)
-                values["shown"] = act.shown(public, plan.minimum) if act.params.support else ()
+                values["carried"] = tuple(bool(c >= plan.minimum) for c in public.carriers)
+                if act.params.support:
+                    values |= {"shown": act.shown(public, plan.minimum), "held": act.held(public, plan.minimum)}
             case TableOne():
                 values["people"] = act.table(public, plan.minimum)
             case OutcomeAnalysis():
@@ -197,6 +204,8 @@ def findings_of(
                 values["survival"] = survival_found(act, public, plan.minimum)
             case Completion():
                 values["completion"] = act.table(public)
+            case CohortFlow():
+                values |= {"flow": tuple(int(n) for n in public.patients), "fit": act.fit(public)}
     missing = {k: v for k, v in plan.missing.items() if not (k == "replicate" and replicability is not None)}
     findings = Findings(patients, **values, replicability=replicability, missing=missing)
     return without_background(findings, acts[0].placer, carriers) if acts else findings

@@ -10,23 +10,40 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.analysis.outcome import OutcomeAnalysis, OutcomePublic
 from polyclinic.analysis.projection import Projector
-from polyclinic.analysis.statistics.intervals import Z, adjusted, chi_square, normal_p
-from polyclinic.analysis.statistics.roc import Area, calibration, curve, pooled_area
-from polyclinic.analysis.statistics.survival_curves import kaplan_meier, log_rank, restricted_mean
-from polyclinic.analysis.survival import SurvivalAnalysis, SurvivalPublic
+from polyclinic.analysis.statistics.roc import Area
 from polyclinic.models.phenotypes.background import background
-from polyclinic.privacy.small_cells import hide_given_away
 from polyclinic.util.table import Table
 
-__all__ = ["Findings", "OutcomeFound", "SurvivalFound", "outcome_found", "survival_found"]
+__all__ = [
+    "EFFECTS",
+    "MINIMUM",
+    "MODELS",
+    "Findings",
+    "OutcomeFound",
+    "SurvivalFound",
+    "hidden_counts",
+    "without_background",
+]
 
 Array = NDArray[np.float64]
 # definition: counts from 1 to 10 are suppressed (minimum cell size 11)
 MINIMUM: Final = 11
-# definition: significance after adjustment for multiple tests
-LEVEL: Final = 0.05
+EFFECTS: Final = (
+    "phenotype",
+    "odds_ratio",
+    "low",
+    "high",
+    "p",
+    "q",
+    "events",
+    "coefficient",
+    "se",
+    "confirmed",
+    "crude",
+    "reversed",
+)
+MODELS: Final = ("model", "auc", "low", "high", "gain", "gain_low", "gain_high")
 
 
 @dataclass(frozen=True, eq=False)
@@ -36,18 +53,21 @@ class OutcomeFound:
     Attributes
     ----------
     effects
-        Phenotype, odds ratio of carriers with its interval, p (penalised likelihood ratio), q (Benjamini-Hochberg), events,
-        ``confirmed``: found in one half (q < .05), and again in the other (p < .05, same sign).
+        Phenotype, adjusted odds ratio of patients with the phenotype against all others with its interval, p (penalised likelihood
+        ratio), q (Benjamini-Hochberg), events, ``confirmed`` (found in one half, q < .05, and in the other, p < .05 and same sign),
+        ``crude`` ratio of the 2 x 2 table, ``reversed``: the adjusted interval excludes 1, and the crude ratio is on the other side of 1.
     auc
-        Of covariates and phenotypes together, cross-fitted.
+        Of covariates and phenotypes together: pairs of patients of one hospital, scored by the regression of the other half.
     baselines
         The same for covariates alone, record sizes, random factors and raw codes, with the paired difference.
+    joint
+        Likelihood-ratio statistic, degrees of freedom and p of all phenotypes together, given the covariates.
     """
 
     name: str
-    patients: int
+    patients: int | None  # whose outcome and covariates are known; None: of few others they are not
     events: int
-    unknown: int
+    unknown: int | None
     adjusted_for: tuple[str, ...]
     effects: Table
     auc: Area | None
@@ -57,6 +77,16 @@ class OutcomeFound:
     brier: float | None = None
     cross_fitted: bool = False  # placed by models of the other half, too
     note: str = ""
+    joint: tuple[float, int, float] | None = None
+
+    @property
+    def best_baseline(self) -> dict[str, object] | None:
+        """The comparison with the largest AUC, also where it predicts better than the phenotypes (``gain`` below 0)."""
+        best = max(list(self.baselines)[1:], key=lambda r: float(r["auc"]), default=None)
+        if best is None:
+            return None
+        gain = [best["gain"], best["gain_low"], best["gain_high"]]
+        return {k: best[k] for k in ("model", "auc", "low", "high")} | {"gain": gain}
 
     @property
     def adds(self) -> tuple[float, float, float] | None:
@@ -67,14 +97,19 @@ class OutcomeFound:
 
 @dataclass(frozen=True, eq=False)
 class SurvivalFound:
-    """Time to the event of a phenotype's carriers and of the others (``phenotype`` None: everybody)."""
+    """Time to the event of a phenotype's carriers and of the others (``phenotype`` None: everybody).
+
+    ``curve``: group, time (end of a step of the grid, first 0), patients at risk at that time, share without the event, its interval.
+    ``warnings``: why the grid is too coarse for these data.
+    """
 
     phenotype: int | None
-    curve: Table  # group, time, at_risk, survival, low, high
+    curve: Table
     hazard_ratio: tuple[float, float, float] | None
     p: float | None
     log_rank_p: float | None
     mean: Mapping[str, float] = field(default_factory=dict)
+    warnings: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, eq=False)
@@ -88,7 +123,11 @@ class Findings:
     survival: tuple[SurvivalFound, ...] = ()
     completion: Table | None = None
     replicability: Table | None = None
-    shown: tuple[NDArray[np.bool_], ...] = ()
+    carried: tuple[bool, ...] = ()  # whether enough patients have the phenotype to show its codes
+    shown: tuple[NDArray[np.bool_], ...] = ()  # per mode (codes, phenotypes): which codes may be shown
+    held: tuple[NDArray[np.bool_], ...] = ()  # the others that enough patients have: two hold most of the weight
+    flow: tuple[int, ...] = ()  # patients in the source, with codes, taking part; in ``study.json``
+    fit: Mapping[str, float | None] = field(default_factory=dict)  # in ``metrics.json``
     missing: Mapping[str, str] = field(default_factory=dict)  # section -> the line that adds it
     privacy_: Any = None
     traffic: Mapping[str, Any] = field(default_factory=dict)
@@ -105,7 +144,7 @@ class Findings:
 
     @property
     def replicable(self) -> int | None:
-        """How many phenotypes come back and hold together; None: not asked."""
+        """How many phenotypes replicated; None: not asked."""
         return (
             None
             if self.replicability is None
@@ -139,6 +178,8 @@ class Findings:
                 "auc": None if o.auc is None else [o.auc.value, o.auc.low, o.auc.high],
                 "adds": None if o.adds is None else list(o.adds),
                 "baselines": _table(o.baselines),
+                "best_baseline": o.best_baseline,
+                "joint": None if o.joint is None else dict(zip(("statistic", "df", "p"), o.joint)),
                 "roc": [list(p) for p in o.roc],
                 "calibration": [list(p) for p in o.calibration],
                 "brier": o.brier,
@@ -154,6 +195,7 @@ class Findings:
                 "p": s.p,
                 "log_rank_p": s.log_rank_p,
                 "mean": dict(s.mean),
+                "warnings": list(s.warnings),
             }
             for s in self.survival
         ]
@@ -162,7 +204,7 @@ class Findings:
     def __repr__(self) -> str:
         parts = [f"{self.patients:,} patients"]
         if self.replicable is not None and self.replicability is not None:
-            parts.append(f"{self.replicable} of {len(self.replicability) - len(self.background)} phenotypes replicable")
+            parts.append(f"{self.replicable} of {len(self.replicability) - len(self.background)} phenotypes replicated")
         if self.outcome is not None and self.outcome.auc is not None:
             a = self.outcome.auc
             parts.append(f"AUC {a.value:.3f} ({a.low:.3f} to {a.high:.3f})")
@@ -183,156 +225,6 @@ def _plain(value: object) -> object:
     if isinstance(value, np.generic):
         value = value.item()
     return None if isinstance(value, float) and not math.isfinite(value) else value
-
-
-def outcome_found(act: OutcomeAnalysis, public: OutcomePublic, name: str, minimum: int = MINIMUM) -> OutcomeFound:
-    """Tables of the outcome from the sums; nothing that points at fewer than ``minimum`` patients."""
-    cases, controls = int(public.tally[:, 1].sum()), int(public.tally[:, 0].sum())
-    unknown = int(public.tally[:, 2].sum())
-    names = (*act.covariates.names, *(("hospital",) if act.covariates.site else ()))
-    columns = ["phenotype", "odds_ratio", "low", "high", "p", "q", "events", "coefficient", "se", "confirmed"]
-    model_columns = ["model", "auc", "low", "high", "gain", "gain_low", "gain_high"]
-    if min(cases, controls) < minimum:
-        note = f"fewer than {minimum} patients with (or without) the outcome: nothing is shown"
-        empty = Table(columns, []), Table(model_columns, [])
-        return OutcomeFound(name, cases + controls, 0, unknown, names, empty[0], None, empty[1], note=note)
-    auc = pooled_area([(b[1], b[0]) for b in public.bins[0]])
-    gains = _gains(public)
-    rows = []
-    for i, d in enumerate(act.judged):
-        a = pooled_area([(b[1], b[0]) for b in public.bins[i]])
-        gain = (None, None, None) if i == 0 else gains[i - 1]
-        words = "covariates and phenotypes" if i == 0 else d.words
-        rows.append([words, a.value, a.low, a.high, *gain])
-    all_bins = np.concatenate([public.bins[0][h] for h in (0, 1)], axis=1)
-    risk = np.concatenate([_risks(public, act, 2 - h) for h in (0, 1)])
-    order = np.argsort(risk, kind="stable")
-    y1, y0 = all_bins[1][order], all_bins[0][order]
-    brier = float(public.brier[0, 0] / max(public.brier[0, 1], 1.0))
-    return OutcomeFound(
-        name,
-        cases + controls,
-        cases,
-        unknown,
-        names,
-        Table(columns, hide_given_away(_effects(act, public, minimum), 6, (0, 9), cases, minimum)),
-        auc,
-        Table(model_columns, rows),
-        curve(y1, y0, minimum=minimum),
-        calibration(y1, y0, risk[order], minimum=minimum),
-        brier,
-        len(act.params.halves) == 2,
-    )
-
-
-def _risks(public: OutcomePublic, act: OutcomeAnalysis, slot: int) -> Array:
-    """The predicted risk in the middle of every bin."""
-    low, high = public.grid[act._at("phenotypes", slot)]
-    n = public.bins[0].shape[-1]
-    middle = low + (np.arange(n) + 0.5) / n * (high - low)
-    out: Array = 0.5 * (1 + np.tanh(middle / 2))
-    return out
-
-
-def _gains(public: OutcomePublic) -> list[tuple[float, float, float]]:
-    """Phenotypes minus each baseline: paired, by DeLong's placements, within halves."""
-    out = []
-    pairs = np.array([b[0].sum() * b[1].sum() for b in public.bins[0]])
-    weights = pairs / max(pairs.sum(), 1.0)
-    for sums in public.paired:
-        value, variance = 0.0, 0.0
-        for h, w in enumerate(weights):
-            n, m = (float(public.bins[0][h][k].sum()) for k in (0, 1))
-            if not w:
-                continue
-            gap = float(sums[h, 1, 0]) / m
-            spread = 0.0
-            for k, size in ((0, n), (1, m)):
-                mean = sums[h, k, 0] / size
-                spread += max(sums[h, k, 1] / size - mean**2, 0.0) / max(size - 1, 1.0)
-            value, variance = value + w * gap, variance + w * w * spread
-        sd = math.sqrt(variance)
-        out.append((float(value), float(value - Z * sd), float(value + Z * sd)))
-    return out
-
-
-def _effects(act: OutcomeAnalysis, public: OutcomePublic, minimum: int) -> list[list[object]]:
-    common, rank = act.designs.common, act.placer.rank
-    slots = []
-    for s in (0, 1, 2):
-        j = act._at("effects", s)
-        se = np.sqrt(np.maximum(np.diag(public.climbs.covariance(j)), 0.0))[common:]
-        slots.append((public.climbs.base[j][common:], se))
-    beta, se = slots[0]
-    usable = public.climbs.information[0][common:, common:].diagonal() > 0.2501  # more than the prior's own quarter
-    # the prior of the coefficient that is held at 0 has height -log 2 there; both sides must have it
-    ratio = 2 * (public.climbs.height[0] - public.tests.height + math.log(2.0))
-    p = np.array([chi_square(x) if u else np.nan for x, u in zip(ratio, usable)])
-    q = adjusted(p)
-    halves = [np.array([normal_p(b / s) if s > 0 else 1.0 for b, s in zip(*x)]) for x in slots[1:]]
-    significant = [adjusted(x) < LEVEL for x in halves]
-    same_sign = np.sign(slots[1][0]) == np.sign(slots[2][0])
-    confirmed = same_sign & ((significant[0] & (halves[1] < LEVEL)) | (significant[1] & (halves[0] < LEVEL)))
-    rows: list[list[object]] = []
-    for r in range(rank):
-        events = int(public.events[r])
-        if not usable[r]:
-            rows.append([r, None, None, None, None, None, None if 0 < events < minimum else events, None, None, False])
-            continue
-        b, error = float(beta[r]), float(se[r])
-        odds = [math.exp(b), math.exp(b - Z * error), math.exp(b + Z * error)]
-        shown_events = None if 0 < events < minimum else events
-        rows.append([r, *odds, float(p[r]), float(q[r]), shown_events, b, error, bool(confirmed[r])])
-    return rows
-
-
-def survival_found(act: SurvivalAnalysis, public: SurvivalPublic, minimum: int = MINIMUM) -> tuple[SurvivalFound, ...]:
-    """Curves, log-rank and hazard ratios; a point of a curve stands for at least ``minimum`` patients who left."""
-    out = []
-    c, width = len(act.covariates.names), act.params.width
-    beta = public.climbs.base[0]
-    se = np.sqrt(np.maximum(np.diag(public.climbs.covariance(0)), 0.0))
-    columns = ["group", "time", "at_risk", "survival", "low", "high"]
-    for r in range(act.placer.rank + 1):
-        everyone = r == act.placer.rank
-        groups = (
-            {"everybody": public.table[-1, 0]}
-            if everyone
-            else {"carriers": public.table[r, 1], "others": public.table[r, 0]}
-        )
-        if any(g[:, 1].sum() < minimum for g in groups.values()):
-            continue
-        rows: list[list[object]] = []
-        mean = {}
-        for name, g in groups.items():
-            curve = kaplan_meier(g[:, 0], g[:, 1])
-            mean[name] = restricted_mean(curve, width)
-            at_risk = 0.0
-            for t in range(len(g)):
-                at_risk += float(g[t].sum())
-                if at_risk >= minimum and curve.at_risk[t] - g[t].sum() >= minimum:
-                    days = float((t + 1) * width)
-                    rows.append(
-                        [
-                            name,
-                            days,
-                            int(curve.at_risk[t]),
-                            *(float(x[t]) for x in (curve.share, curve.low, curve.high)),
-                        ]
-                    )
-                    at_risk = 0.0
-        tested = None if everyone else log_rank(*((g[:, 0], g[:, 1]) for g in groups.values()))
-        hazard = None
-        p = None
-        if not everyone and se[c + r] > 0:
-            b, s = float(beta[c + r]), float(se[c + r])
-            hazard, p = (math.exp(b), math.exp(b - Z * s), math.exp(b + Z * s)), normal_p(b / s)
-        out.append(
-            SurvivalFound(
-                None if everyone else r, Table(columns, rows), hazard, p, None if tested is None else tested[1], mean
-            )
-        )
-    return tuple(out)
 
 
 def without_background(findings: Findings, placer: Projector, carriers: Table | None) -> Findings:
@@ -357,9 +249,3 @@ def hidden_counts(table: Table, total: int, minimum: int = MINIMUM) -> Table:
         small = 0 < r[1] < minimum or 0 < total - r[1] < minimum
         rows.append([r[0], *([None] * 4 if small else r[1:5]), None if r[5] < minimum else round(r[5], 1)])
     return Table(table.columns, rows)
-
-
-def order_of(sections: Sequence[str]) -> tuple[str, ...]:
-    """Sections in the order of a paper."""
-    acts = ("replicate", "carriers", "people", "outcome", "survival", "completion")
-    return tuple(s for s in acts if s in sections)

@@ -18,6 +18,7 @@ from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemor
 from polyclinic.analysis.projection import Covariates, Projector, outcome_of
 from polyclinic.analysis.statistics.designs import CHOSEN, CODES, WIDEST, Design, Designs, code_presence
 from polyclinic.analysis.statistics.regression import BOUND, Climbs, Cut, intercept, profile, shapes, unpacked
+from polyclinic.analysis.statistics.roc import ranked
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
@@ -25,7 +26,7 @@ from polyclinic.records.sites.site import Site
 __all__ = ["BINS", "OutcomeAnalysis", "OutcomePublic"]
 
 Array = NDArray[np.float64]
-# limit: of the numbers sent; patients within a bin are ties of the AUC
+# limit: of the numbers sent; patients within a bin have one predicted risk in the ROC curve and the calibration
 BINS: Final = 192
 PULL: Final = 50.0  # patients by whose weight a code is drawn to telling nothing
 # limit: standard deviations of the predicted logit that bins reach; patients beyond are in the outer bins
@@ -44,10 +45,11 @@ class OutcomeParams(AnalysisParams):
 class OutcomePublic:
     """Everything is a sum over patients of all sites."""
 
-    stage: Literal["moments", "newton", "tests", "paired", "rest", "end"]
+    stage: Literal["moments", "newton", "tests", "rest", "end"]
     round: int
     tally: Array  # (2, 3): by half, outcome 0, 1, unknown (outcome or a covariate)
     events: Array  # (R,) carriers with the outcome
+    carriers: Array  # (R,) carriers whose outcome and covariates are known
     centre: tuple[Array, ...]  # per design (slots, width)
     unit: tuple[Array, ...]
     codes: NDArray[np.int64]  # (2, CODES) chosen raw codes of each half
@@ -55,8 +57,8 @@ class OutcomePublic:
     climbs: Climbs
     tests: Climbs  # without one phenotype each
     grid: Array  # (problems, 2) first and last edge of the score's bins
-    bins: tuple[Array, ...]  # per predicting design (2, 2, BINS): half, outcome, bin
-    paired: Array  # (designs - 1, 2, 2, 2): half, outcome, (sum, sum of squares) of the placement's difference
+    bins: Array  # (2, 2, BINS): half, outcome, bin of the risk by phenotypes
+    ranks: Array  # (2, designs + 1, 4): by half, :func:`~polyclinic.analysis.statistics.roc.ranked`
     brier: Array  # (designs, 2): sum of squared errors and patients
 
 
@@ -64,6 +66,7 @@ class OutcomeAnalysis(Analysis):
     """Odds ratios of carriers, and the cross-fitted AUC with and without phenotypes."""
 
     name = "outcome"
+    version = 2
     facts = MethodFacts(
         steps={
             "moments": StepMeaning(
@@ -74,10 +77,8 @@ class OutcomeAnalysis(Analysis):
                 "slopes and curvatures of logistic regressions; the hospital's intercept stays", "little of one patient"
             ),
             "tests": StepMeaning(
-                "the same without one phenotype each, and histograms of predicted risks", "a risk that one patient has"
-            ),
-            "paired": StepMeaning(
-                "sums that compare predictions, and regressions without one phenotype each", "little of one patient"
+                "the same without one phenotype each, ranks of predicted risks within hospitals, and a histogram of them",
+                "a risk that one patient has",
             ),
             "rest": StepMeaning("regressions without one phenotype each", "little of one patient"),
         }
@@ -92,7 +93,6 @@ class OutcomeAnalysis(Analysis):
         placers = [self.placer, *(Projector.of(m) for m in p.halves)]
         self.covariates: Covariates = p.covariates if p.covariates is not None else Covariates()
         self.designs = Designs(placers, self.covariates, p.baselines, p.seed)
-        self.exact = None if self.covariates.site else 1e-6  # type: ignore[misc]
 
     # ---- problems: (design, slot), in a fixed order
 
@@ -120,6 +120,7 @@ class OutcomeAnalysis(Analysis):
             1,
             np.zeros((2, 3)),
             np.zeros(rank),
+            np.zeros(rank),
             tuple(np.zeros((len(x.slots), d.width(x))) for x in d.all),
             tuple(np.ones((len(x.slots), d.width(x))) for x in d.all),
             np.zeros((2, CODES), np.int64),
@@ -127,8 +128,8 @@ class OutcomeAnalysis(Analysis):
             Climbs.at([np.zeros(w) for w in widths]),
             Climbs.at([np.zeros(widths[0] - 1) for _ in range(rank)]),
             np.zeros((len(widths), 2)),
-            tuple(np.zeros((2, 2, BINS)) for _ in self.judged),
-            np.zeros((len(self.judged) - 1, 2, 2, 2)),
+            np.zeros((2, 2, BINS)),
+            np.zeros((2, len(self.judged) + 1, 4)),
             np.zeros((len(self.judged), 2)),
         )
 
@@ -153,10 +154,8 @@ class OutcomeAnalysis(Analysis):
             return Step(public.round, "newton", arrays, bound=BOUND, counts=False)
         for r, base in enumerate(public.tests.base):
             arrays |= shapes(f"t{r}", len(base))
-        if public.stage == "tests":  # histograms of the scores ride along with the first tests
-            arrays |= {"bins": (len(self.judged), 2, 2, BINS), "brier": (len(self.judged), 2)}
-        elif public.stage == "paired":
-            arrays["paired"] = public.paired.shape
+        if public.stage == "tests":  # the scores' ranks ride along with the first tests
+            arrays |= {"bins": public.bins.shape, "ranks": public.ranks.shape, "brier": public.brier.shape}
         return Step(public.round, public.stage, arrays, bound=BOUND, counts=False)
 
     def update_public(self, step: Step, public: OutcomePublic, total: Total) -> OutcomePublic:
@@ -185,11 +184,8 @@ class OutcomeAnalysis(Analysis):
             {r: unpacked(a, f"t{r}", n) for r in public.tests.active}, dict.fromkeys(public.tests.active, flags0)
         )
         if step.name == "tests":
-            bins = tuple(np.rint(b * n) for b in a["bins"])
-            return replace(state, tests=tests, bins=bins, brier=a["brier"] * n, stage="paired")
-        paired = public.paired + a["paired"] * n if "paired" in a else public.paired
-        # once the pairs are known only the tests go on
-        return replace(state, tests=tests, paired=paired, stage="end" if not tests.active else "rest")
+            state = replace(state, bins=np.rint(a["bins"] * n), ranks=a["ranks"] * n, brier=a["brier"] * n)
+        return replace(state, tests=tests, stage="rest" if tests.active else "end")
 
     def _patients(self, public: OutcomePublic) -> float:
         """A power of two above the number of patients: sums are sent in units of it."""
@@ -222,6 +218,7 @@ class OutcomeAnalysis(Analysis):
             after,
             tally=tally,
             events=np.rint(a["events"]),
+            carriers=np.rint(a["sum0"][0][self.designs.common :]),  # columns of the design "effects" are 0 and 1
             centre=tuple(centre),
             unit=tuple(unit),
             codes=codes,
@@ -273,13 +270,23 @@ class OutcomeAnalysis(Analysis):
                 part = profile(less, y[usable], public.tests.trial(r), own=self.covariates.site)
                 arrays |= _scaled(part, n).arrays(f"t{r}")
         if step.name == "tests":
-            arrays["bins"], arrays["brier"] = np.zeros((len(self.judged), 2, 2, BINS)), np.zeros((len(self.judged), 2))
-            for i, h, use, bin_, risk in self._scores(site, public, y, usable, half):
-                np.add.at(arrays["bins"][i, h], (y[use].astype(int), bin_), 1.0 / n)
-                arrays["brier"][i] += np.array([np.square(risk - y[use]).sum(), use.sum()]) / n
-        elif step.name == "paired":
-            arrays["paired"] = self._pairs(site, public, y, usable, half) / n
+            arrays |= {k: v / n for k, v in self._predicted(site, public, y, usable, half).items()}
         return private, Contribution(arrays)
+
+    def _predicted(
+        self, site: Site, public: OutcomePublic, y: Array, usable: NDArray[np.bool_], half: NDArray[np.int64]
+    ) -> dict[str, Array]:
+        """Histogram of the risk by phenotypes, ranks of all predictions, squared errors."""
+        bins, brier = np.zeros(public.bins.shape), np.zeros(public.brier.shape)
+        logits: list[list[Array]] = [[], []]
+        for i, h, use, bin_, eta in self._scores(site, public, y, usable, half):
+            if i == 0:
+                np.add.at(bins[h], (y[use].astype(int), bin_), 1.0)
+            risk = 0.5 * (1 + np.tanh(eta / 2))
+            brier[i] += np.array([np.square(risk - y[use]).sum(), use.sum()])
+            logits[h].append(eta)
+        ranks = [ranked(np.array(logits[h]), y[usable & (half == h)]) for h in (0, 1)]
+        return {"bins": bins, "ranks": np.stack(ranks), "brier": brier}
 
     def _moments(
         self, site: Site, public: OutcomePublic, y: Array, known: NDArray[np.bool_], half: NDArray[np.int64]
@@ -315,7 +322,7 @@ class OutcomeAnalysis(Analysis):
     def _scores(
         self, site: Site, public: OutcomePublic, y: Array, known: NDArray[np.bool_], half: NDArray[np.int64]
     ) -> Iterator[tuple[int, int, NDArray[np.bool_], NDArray[np.int64], Array]]:
-        """Design, half, its known patients, their bins and risks by the regression of the OTHER half."""
+        """Design, half, its known patients, their bins and logits by the regression of the OTHER half."""
         for i, d in enumerate(self.judged):
             for h in (0, 1):
                 j = self._at(d.name, 2 - h)  # slot 2 - h learned from the half 1 - h
@@ -324,26 +331,7 @@ class OutcomeAnalysis(Analysis):
                 use = known & (half == h)
                 low, high = public.grid[j]
                 bin_index = np.floor((eta[use] - low) / max(high - low, 1e-9) * BINS)
-                yield i, h, use, np.clip(bin_index, 0, BINS - 1).astype(np.int64), 0.5 * (1 + np.tanh(eta[use] / 2))
-
-    def _pairs(
-        self, site: Site, public: OutcomePublic, y: Array, known: NDArray[np.bool_], half: NDArray[np.int64]
-    ) -> Array:
-        """Sums for the paired comparison of every baseline with the phenotypes: differences of DeLong's placements."""
-        placements_of: dict[tuple[int, int], Array] = {}
-        for i, h, use, bin_, _ in self._scores(site, public, y, known, half):
-            controls, cases = public.bins[i][h]
-            m, n = max(float(cases.sum()), 1.0), max(float(controls.sum()), 1.0)
-            rank_below = (np.cumsum(controls) - controls / 2) / n
-            rank_above = (m - np.cumsum(cases) + cases / 2) / m
-            placements_of[i, h] = np.where(y[use] == 1, rank_below[bin_], rank_above[bin_])
-        out = np.zeros(public.paired.shape)
-        for h in (0, 1):
-            kind = y[known & (half == h)].astype(int)
-            for i in range(1, len(self.judged)):
-                gap = placements_of[0, h] - placements_of[i, h]
-                np.add.at(out[i - 1, h], kind, np.column_stack([gap, gap**2]))
-        return out
+                yield i, h, use, np.clip(bin_index, 0, BINS - 1).astype(np.int64), eta[use]
 
 
 def _nothing(width: int, name: str) -> dict[str, Array]:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.analysis.base import Analysis, NoMemory
+from polyclinic.analysis.cohort import CohortFlow
 from polyclinic.analysis.completion import Completion
 from polyclinic.analysis.evaluate import AnalysisPlan, findings_card, findings_of
 from polyclinic.analysis.findings import Findings
@@ -51,6 +52,7 @@ KINDS: Final[dict[str, type[Analysis]]] = {
     "outcome": OutcomeAnalysis,
     "survival": SurvivalAnalysis,
     "completion": Completion,
+    "flow": CohortFlow,
 }
 
 
@@ -160,7 +162,13 @@ class StudyPipeline(Sequential):
     def _placer(self, public: Any, setting: Schema) -> Projector:
         """Places by the consensus, phenotypes in the order in which the model is published."""
         raw, order = raw_placer(self.method, public, setting), order_of(public)
-        return Projector([f[:, order] for f in raw.factors], lambda site: raw.loads(site)[:, order], raw.weights[order])
+        return Projector(
+            [f[:, order] for f in raw.factors],
+            lambda site: raw.placed(site)[:, order],
+            raw.weights[order],
+            squares=self.method.joins,
+            saturation=vars(public).get("saturation"),
+        )
 
     def finalize_site(self, site: Site, private: Any, public: Any) -> Arrays:
         """Memberships on the consensus; they stay at the site."""

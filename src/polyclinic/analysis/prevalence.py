@@ -164,13 +164,20 @@ class Prevalence(Analysis):
 
     def shown(self, public: PrevalencePublic, minimum: int = 11) -> tuple[NDArray[np.bool_], ...]:
         """Per mode (I_n, R): codes that at least ``minimum`` carriers have and of which no two hold more than half."""
+        return self._masks(public, minimum, dominated=False)
+
+    def held(self, public: PrevalencePublic, minimum: int = 11) -> tuple[NDArray[np.bool_], ...]:
+        """Per mode (I_n, R): codes that enough carriers have, but of which two hold more than half."""
+        return self._masks(public, minimum, dominated=True)
+
+    def _masks(self, public: PrevalencePublic, minimum: int, *, dominated: bool) -> tuple[NDArray[np.bool_], ...]:
         out = []
         for f, top, s, w, e in zip(
             self.placer.factors, self.codes(), public.support, public.weight, public.eighth, strict=True
         ):
             two = 2 ** (1 - 1 / POWER) * e ** (1 / POWER) / np.maximum(w, 1e-300)
-            fine = (s >= minimum) & (two <= DOMINANT) & (public.carriers >= minimum)
             mask = np.zeros(f.shape, bool)
-            mask[top, np.arange(f.shape[1])] = fine
+            enough = (s >= minimum) & (public.carriers >= minimum)
+            mask[top, np.arange(f.shape[1])] = enough & ((two > DOMINANT) == dominated)
             out.append(mask)
         return tuple(out)

@@ -13,6 +13,7 @@ from numpy.typing import NDArray
 from polyclinic.config.evaluate import PeopleRule
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.models.phenotypes.projection import LeastSquares
 from polyclinic.protocol.patient_halves import halves_of
 from polyclinic.records.sites.site import Site
 
@@ -45,13 +46,26 @@ class Projector:
         (patients, R) memberships of a site.
     weights
         (R,) size of every component; None: all the same.
+    squares
+        Whether memberships and factors approximate the cells by least squares.
+    saturation
+        Of these cells.
     """
 
-    def __init__(self, factors: Sequence[Array], place: Callable[[Site], Array], weights: Array | None = None) -> None:
+    def __init__(
+        self,
+        factors: Sequence[Array],
+        place: Callable[[Site], Array],
+        weights: Array | None = None,
+        *,
+        squares: bool = False,
+        saturation: float | None = None,
+    ) -> None:
         self.factors = tuple(np.asarray(f, np.float64) for f in factors)
         self.weights = np.ones(self.rank) if weights is None else weights
+        self.squares, self.saturation = squares, saturation
         self._place = place
-        self._kept: WeakKeyDictionary[Site, tuple[Array, Array]] = WeakKeyDictionary()
+        self._kept: WeakKeyDictionary[Site, tuple[Array, Array, Array]] = WeakKeyDictionary()
 
     @classmethod
     def of(cls, model: object) -> Projector:
@@ -63,7 +77,8 @@ class Projector:
             raise ConfigError(
                 f"a {type(model).__name__} has no phenotypes to evaluate", hint="fit a phenotype method (pc.TRIP ...)"
             )
-        return cls(fitted.factors, fitted.transform, fitted.weights)
+        squares = isinstance(fitted.placing, LeastSquares)
+        return cls(fitted.factors, fitted.transform, fitted.weights, squares=squares, saturation=fitted.saturation)
 
     @property
     def rank(self) -> int:
@@ -78,20 +93,25 @@ class Projector:
         """(patients, R) |membership|, as the model places patients."""
         return self._both(site)[1]
 
+    def placed(self, site: Site) -> Array:
+        """(patients, R) memberships with their sign."""
+        return self._both(site)[2]
+
     def has(self, site: Site) -> NDArray[np.bool_]:
         """(patients, R) who carries what."""
         out: NDArray[np.bool_] = self.shares(site) >= CARRIES
         return out
 
-    def _both(self, site: Site) -> tuple[Array, Array]:
+    def _both(self, site: Site) -> tuple[Array, Array, Array]:
         cached = self._kept.get(site)
         if cached is None:
             n = site.patients
-            load = np.abs(np.asarray(self._place(site), np.float64)) if n else np.zeros((0, self.rank))
+            placed = np.asarray(self._place(site), np.float64) if n else np.zeros((0, self.rank))
+            load = np.abs(placed)
             mass = np.prod([np.abs(f).sum(0) for f in self.factors], axis=0)
             explained = load * mass
             total = explained.sum(1, keepdims=True)
-            cached = (np.where(total > 0, explained / np.where(total > 0, total, 1.0), 0.0), load)
+            cached = (np.where(total > 0, explained / np.where(total > 0, total, 1.0), 0.0), load, placed)
             self._kept[site] = cached
         return cached
 

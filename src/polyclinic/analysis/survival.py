@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass, replace
 from typing import Any, Final, Literal
 
@@ -10,18 +11,33 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
+from polyclinic.analysis.findings import MINIMUM, SurvivalFound
 from polyclinic.analysis.projection import Covariates
+from polyclinic.analysis.statistics.intervals import Z, normal_p
 from polyclinic.analysis.statistics.regression import Climbs, Cut, shapes, unpacked
-from polyclinic.analysis.statistics.survival_curves import EfronSums, efron, efron_sums
+from polyclinic.analysis.statistics.survival_curves import (
+    EfronSums,
+    Survival,
+    efron,
+    efron_sums,
+    kaplan_meier,
+    log_rank,
+    restricted_mean,
+)
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
+from polyclinic.util.table import Table
 
-__all__ = ["SurvivalAnalysis", "SurvivalPublic"]
+__all__ = ["SurvivalAnalysis", "SurvivalPublic", "survival_found"]
 
 Array = NDArray[np.float64]
 # limit: of the encoding
 BOUND: Final = 2.0**20  # of every sum, divided by the number of patients
+
+# docs/howto/findings.md: grids beyond these change a hazard ratio by more than a third of its standard error
+LONGEST: Final = 730.0
+CENSORED: Final = 0.2
 
 
 class SurvivalParams(AnalysisParams):
@@ -38,7 +54,7 @@ class SurvivalPublic:
 
     stage: Literal["table", "cox", "end"]
     round: int
-    table: Array  # (R + 1, 2, T, 2): not carrier or carrier, time, censored or event; the last: everybody, in [0]
+    table: Array  # (R + 1, 2, T + 1, 2): not carrier or carrier, step (T: followed past the grid), censored or event; [-1, 0]: everybody
     unknown: float
     climbs: Climbs
 
@@ -47,6 +63,7 @@ class SurvivalAnalysis(Analysis):
     """How long carriers and others stay free of the event."""
 
     name = "survival"
+    version = 2
     facts = MethodFacts(
         steps={
             "survival": StepMeaning("patients by time, event and phenotype", "the day on which one patient left"),
@@ -69,7 +86,7 @@ class SurvivalAnalysis(Analysis):
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> SurvivalPublic:
         """Table 0, beta = 0."""
-        table = np.zeros((self.placer.rank + 1, 2, self.grid, 2))
+        table = np.zeros((self.placer.rank + 1, 2, self.grid + 1, 2))
         return SurvivalPublic("table", 1, table, 0.0, Climbs.at([np.zeros(self.width)]))
 
     def next_step(self, public: SurvivalPublic) -> Step | None:
@@ -87,7 +104,7 @@ class SurvivalAnalysis(Analysis):
         return Step(public.round, "cox", arrays, bound=BOUND, counts=False)
 
     def update_public(self, step: Step, public: SurvivalPublic, total: Total) -> SurvivalPublic:
-        """S(t) = prod_{s <= t} (1 - d_s / n_s) from the table; beta' = beta + H^-1 g, Efron's g and H from summed risk sets."""
+        """S(t) = prod_{s <= t} (1 - d_s / (n_s - c_s / 2)) from the table; beta' = beta + H^-1 g, Efron's g and H from summed risk sets."""
         a = total.arrays
         if step.name == "survival":
             table = np.rint(a["table"])
@@ -124,10 +141,10 @@ class SurvivalAnalysis(Analysis):
         timed = np.isfinite(time)
         bin_index = np.floor(np.where(timed, time, 0.0) / self.params.width)
         happened = event & (bin_index < self.grid)
-        bin_index = np.minimum(bin_index, self.grid - 1).astype(np.int64)
+        bin_index = np.minimum(bin_index, self.grid).astype(np.int64)
         carries = self.placer.has(site)
         if step.name == "survival":
-            table = np.zeros((self.placer.rank + 1, 2, self.grid, 2))
+            table = np.zeros(public.table.shape)
             cell = (bin_index[timed], happened[timed].astype(int))
             for r in range(self.placer.rank):
                 np.add.at(table[r], (carries[timed, r].astype(int), *cell), 1.0)
@@ -137,7 +154,7 @@ class SurvivalAnalysis(Analysis):
         use = timed & full
         x = np.concatenate([columns, carries.astype(np.float64)], axis=1)[use]
         beta = public.climbs.trial(0)
-        sums = efron_sums(x, bin_index[use], happened[use], self.grid, beta)
+        sums = efron_sums(x, np.minimum(bin_index[use], self.grid - 1), happened[use], self.grid, beta)
         if self.covariates.site:
             sums_out = Cut(*efron(sums, beta)).arrays("cox")
             return private, Contribution({k: v / self._patients(public) for k, v in sums_out.items()})
@@ -169,3 +186,67 @@ def _together(a: Any, p: int) -> EfronSums:
         np.rint(a["deaths"]),
         a["direct"],
     )
+
+
+def survival_found(act: SurvivalAnalysis, public: SurvivalPublic, minimum: int = MINIMUM) -> tuple[SurvivalFound, ...]:
+    """Curves, log-rank and hazard ratios; a point of a curve stands for at least ``minimum`` patients who left."""
+    out = []
+    c, width = len(act.covariates.names), act.params.width
+    beta = public.climbs.base[0]
+    se = np.sqrt(np.maximum(np.diag(public.climbs.covariance(0)), 0.0))
+    for r in range(act.placer.rank + 1):
+        everyone = r == act.placer.rank
+        groups = (
+            {"everybody": public.table[-1, 0]}
+            if everyone
+            else {"carriers": public.table[r, 1], "others": public.table[r, 0]}
+        )
+        if any(g[:, 1].sum() < minimum for g in groups.values()):
+            continue
+        rows: list[list[object]] = []
+        mean, warnings = {}, list[str]()
+        for name, g in groups.items():
+            steps, beyond = g[:-1], float(g[-1].sum())
+            curve = kaplan_meier(steps[:, 0], steps[:, 1], beyond, missed=0.5)
+            mean[name] = restricted_mean(curve, width)
+            rows += _points(name, curve, steps.sum(1), width, minimum)
+            warnings += _coarse(name, curve, steps[:, 0], width)
+        tested = None if everyone else log_rank(*((g[:, 0], g[:, 1]) for g in groups.values()))
+        hazard = None
+        p = None
+        if not everyone and se[c + r] > 0:
+            b, s = float(beta[c + r]), float(se[c + r])
+            hazard, p = (math.exp(b), math.exp(b - Z * s), math.exp(b + Z * s)), normal_p(b / s)
+        table = Table(["group", "time", "at_risk", "survival", "low", "high"], rows)
+        log_rank_p = None if tested is None else tested[1]
+        out.append(SurvivalFound(None if everyone else r, table, hazard, p, log_rank_p, mean, tuple(warnings)))
+    return tuple(out)
+
+
+def _points(name: str, curve: Survival, leave: Array, width: float, minimum: int) -> list[list[object]]:
+    """Rows of one curve: time 0, and ends of steps between which, and after which, ``minimum`` patients or more leave."""
+    rows: list[list[object]] = [[name, 0.0, int(curve.at_risk[0]), 1.0, 1.0, 1.0]]
+    left = 0.0
+    for t, n in enumerate(leave):
+        left += float(n)
+        remain = float(curve.at_risk[t] - n)
+        if left >= minimum and remain >= minimum:
+            share = [float(x[t]) for x in (curve.share, curve.low, curve.high)]
+            rows.append([name, float((t + 1) * width), int(remain), *share])
+            left = 0.0
+    return rows
+
+
+def _coarse(name: str, curve: Survival, censored: Array, width: float) -> list[str]:
+    """Sentences on a grid that is too coarse: the actuarial estimate supposes that patients leave evenly within a step."""
+    out = []
+    if width > LONGEST:
+        out.append(f"A step of {width:g} days is longer than two years. Hazard ratios are then less precise.")
+    many = censored > CENSORED * curve.at_risk
+    if many.any():
+        first = width * float(np.argmax(many))
+        out.append(
+            f"{name.capitalize()}: more than {CENSORED:.0%} of the patients at risk are censored within one step "
+            f"(from day {first:g}). Use a finer grid: [people] survival = {{grid = ...}}."
+        )
+    return out

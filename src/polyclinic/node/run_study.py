@@ -6,17 +6,17 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.analysis.simulated.summary import privacy_figures
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError, DataError, PeerLost, PolicyRefusal, PolyclinicError
 from polyclinic.node.signed_study import StudyOrder
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.outcome import Progress
 from polyclinic.studies.analyses import replication_words
+from polyclinic.studies.halvings import halvings
+from polyclinic.studies.publish import publish as write_run
 from polyclinic.studies.registry import PROTOCOLS, federated, make, read_study
 from polyclinic.studies.run_folder import Run, RunFolder
 from polyclinic.studies.simulate import run_study as simulated
-from polyclinic.studies.simulate import write_findings
 
 __all__ = ["publish", "run_study", "simulate_to"]
 
@@ -59,7 +59,7 @@ def run_study(
     >>> with tempfile.TemporaryDirectory() as folder:
     ...     run = run_study(what, f"{folder}/run")
     ...     run.model.rank, sorted(p.name for p in run.path.glob("*.json"))[:2]
-    (3, ['association.json', 'findings.json'])
+    (3, ['findings.json', 'metrics.json'])
     """
     if (out is None) == (federation is None):
         raise ConfigError(
@@ -126,43 +126,18 @@ def _between(study: Study, place: Path, progress: Callable[[Progress], None] | N
 
 
 def publish(run: Path, order: StudyOrder, model: Any, without: Sequence[str] = (), engine: str = "flare") -> None:
-    """Turn the public outcome into the files of a run folder: model, figures, card. Scores need patients: null here.
-
-    ``without``: sites that were asked and took no part.
-    """
+    """Write the run folder of a study between hosts; ``without``: sites that were asked and took no part."""
     from polyclinic.node.enrolment.folders import private
 
     folder = RunFolder(run)
-    took_part = [s for s in order.sites if s not in without]
-    folder.write_json(
-        folder.study,
-        {
-            "study": dict(order.study),
-            "sites": took_part,
-            "replication": replication_words(order.parsed(private(run / "files"))),
-            **({"without": list(without)} if without else {}),
-            "versions": folder.manifest(),
-        },
-    )
-    model = model.model_ if isinstance(model, Method) else model
-    Run.write(folder, model)
-    found = write_findings(model, folder)
-    last = model.history_[-1] if model.history_ else {}
-    figures = {k: last.get(k) for k in ("rmse_observed", "rmse_full", "fit", "objective")}
-    traffic = model.traffic_
-    folder.write_json(
-        folder.metrics,
-        {
-            **figures,
-            **found,
-            "engine": engine,
-            "method": model.name,
-            "sites": took_part,
-            "rounds": traffic.rounds,
-            "bytes_up": traffic.bytes_up,
-            "bytes_down": traffic.bytes_down,
-            "payload_bytes_up": traffic.payload_bytes_up,
-            "seconds": last.get("seconds"),
-            **privacy_figures(model),
-        },
-    )
+    study = order.parsed(private(run / "files"))
+    head = {
+        "study": dict(order.study),
+        "sites": [s for s in order.sites if s not in without],
+        "replication": replication_words(study),
+        "halvings": halvings(study).number,
+        **({"without": list(without)} if without else {}),
+        "engine": engine,
+        "versions": folder.manifest(),
+    }
+    write_run(folder, model.model_ if isinstance(model, Method) else model, head)

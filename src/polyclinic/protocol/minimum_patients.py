@@ -195,7 +195,15 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
 
     def finalize_site(self, site: Site, private: _Inside, public: _Counted) -> Arrays:
         less = self._site(site, public)
-        return self.method.finalize_site(less, self._opened(less, private, public), public.inner)
+        arrays = self.method.finalize_site(less, self._opened(less, private, public), public.inner)
+        if less.patients == site.patients:
+            return arrays
+        whole = {}
+        for name, a in arrays.items():  # rows of patients who took no part are 0
+            if len(a) == less.patients:
+                whole[name] = np.zeros((site.patients, *a.shape[1:]), a.dtype)
+                whole[name][self._stay(site, public)] = a
+        return {**arrays, **whole}
 
     def _own(self, inner: object) -> _Inside:
         made: _Inside = self.Private(inner)
@@ -212,9 +220,16 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
             return site
         found, masks = self._less.get(site), self._masks(site, public)
         if found is None or any(not np.array_equal(a, b) for a, b in zip(found[0], masks)):
-            found = (masks, without_cells(site, masks))
+            less = without_cells(site, masks)
+            stay = self._stay(site, public)
+            found = (masks, less if len(stay) == site.patients else less.take(stay))
             self._less[site] = found
         return found[1]
+
+    def _stay(self, site: Site, public: _Counted) -> NDArray[np.int64]:
+        """Patients who have a cell of codes that are kept; the others take no part, as where all sites are in one process."""
+        out: NDArray[np.int64] = np.unique(without_cells(site, public.kept).counts().coords[:, 0])
+        return out
 
     def _masks(self, site: Site, public: _Counted) -> tuple[NDArray[np.bool_], ...]:
         """Codes of which this site sends cells: those that are kept and, where the owner asks for it, that others have, too."""

@@ -227,7 +227,9 @@ def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
     tensor, step = count_together(con, study.rule(), vocabulary)
     manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
     manifest["skew"] = skew(tensor, repeat_share).to_json()
-    site = Site(node.name, tensor, None, _aligned(con, tensor), people=_people(con, node, study, tensor))
+    source = (table.attrition[0].patients, tensor.patients)
+    people = _people(con, node, study, tensor)
+    site = Site(node.name, tensor, None, _aligned(con, tensor), people=people, source=source)
     return Ingested(site, manifest, table.attrition)
 
 
@@ -255,6 +257,9 @@ def _split(
         for name, tensor in tensors
     ]
     out = with_overlap(out, [s.counts().axes[0].labels or () for s in out])
+    if out:  # of all units together; a sum over them must count the source once
+        out[0] = replace(out[0], source=(table.attrition[0].patients, sum(s.patients for s in out)))
+        out[1:] = [replace(s, source=(0, 0)) for s in out[1:]]
     return out, [s.to_json() for s in (*table.steps, vocabulary.step, step)], table.attrition
 
 

@@ -32,7 +32,7 @@ from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.loop import run
 from polyclinic.records.sites.site import Site
-from polyclinic.studies.halvings import halvings
+from polyclinic.studies.halvings import evaluated, halvings
 from polyclinic.util.table import Table
 
 __all__ = ["as_begun", "folds_of", "forecast_for", "plan_of", "refused", "replication_words", "run_acts", "whole"]
@@ -55,7 +55,9 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
     follow = None if study.people is None else study.people.survival
     described = study.labels or study.data
     halved = halvings(study)
-    missing = {a: LINES[a] for a in ACTS if a not in what and (a != "replicate" or (halved.can and not halved.number))}
+    absent = [a for a in ACTS if a not in what and (a != "replicate" or (halved.can and not halved.number))]
+    possible = _possible(study, variables)
+    missing = {a: f'[evaluate] what = [..., "{a}"]' if possible.get(a) else LINES[a] for a in absent}
     return AnalysisPlan(
         what,
         variables,
@@ -90,7 +92,8 @@ def _possible(study: Study, variables: Sequence[object]) -> dict[str, bool]:
 
 def _asked(study: Study, rule: EvaluateRule, variables: Sequence[object]) -> tuple[str, ...]:
     possible = _possible(study, variables)
-    return tuple(a for a in ACTS if possible.get(a) and (rule.what is None or a in rule.what))
+    acts = tuple(a for a in ACTS if possible.get(a) and (rule.what is None or a in rule.what))
+    return (*acts, "flow") if acts and not noisy(study.privacy) else acts
 
 
 def _impossible(study: Study, rule: EvaluateRule, variables: Sequence[object]) -> list[str]:
@@ -134,7 +137,7 @@ def refused(policies: Mapping[str, Policy], what: Sequence[str]) -> None:
 def whole(study: Study, method: Estimator) -> StudyPipeline:
     """A study's method with everything that follows it, as one method."""
     plan = plan_of(study, aggregation=method.params.aggregation)
-    if study.evaluate is None:  # what comes back, and nothing else: no patient is counted
+    if not evaluated(study):  # what replicates, and nothing else: no patient is counted
         plan = replace(plan, what=(), missing={a: LINES[a] for a in ACTS if a != "replicate"})
     return StudyPipeline(method, plan, halvings(study).number)
 
@@ -157,13 +160,16 @@ def folds_of(method: object) -> int:
 
 
 def as_begun(study: Study, method: Any, began: Mapping[str, Any]) -> Any:
-    """Return the method on as many halvings as an interrupted run wrote down, whatever this version would choose."""
-    number = int(began["halvings"])
-    if study.study.replicate is not None or number == folds_of(method) or not isinstance(method, Method):
+    """Return the method with the halvings and analyses of an interrupted run, whatever this version would choose."""
+    number, counts = int(began["halvings"]), bool(began.get("evaluated", study.evaluate is not None))
+    same = study.study.replicate is not None or number == folds_of(method)
+    if (same and counts == evaluated(study)) or not isinstance(method, Method):
         return method
     from polyclinic.studies.registry import make
 
-    return make(study.model_copy(update={"study": study.study.model_copy(update={"replicate": number})}))
+    rule = study.evaluate if counts else EvaluateRule(what=())
+    begun = {"study": study.study.model_copy(update={"replicate": number}), "evaluate": rule}
+    return make(study.model_copy(update=begun))
 
 
 def forecast_for(study: Study, model: object = None) -> Table:

@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from polyclinic.config import Study
+from polyclinic.config.evaluate import EvaluateRule
 from polyclinic.methods.factorization import FederatedFactorization
 from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import kind_of
 from polyclinic.protocol.interfaces import Method
 from polyclinic.studies.registry import find
 
-__all__ = ["Halvings", "halvings", "resolved"]
+__all__ = ["Halvings", "evaluated", "halvings", "resolved"]
 
 OFF = "[study] replicate = 0 fits once"
 PAID = "fitted on two halves instead of everybody: both for the budget of one fit, because no patient is in both"
@@ -53,6 +54,24 @@ def halvings(study: Study) -> Halvings:
     )
 
 
+def evaluated(study: Study) -> bool:
+    """Whether patients are counted after the fit: as ``[evaluate]`` says, else where an exact study has an outcome or people.
+
+    >>> asked = {"study": {"name": "icu"}, "method": {"name": "trip", "aggregation": "masked"}}
+    >>> [evaluated(Study.parse({**asked, **more})) for more in ({}, {"labels": {"outcome": "mortality"}})]
+    [False, True]
+    """
+    if study.evaluate is not None:
+        return study.evaluate.what is None or any(a != "replicate" for a in study.evaluate.what)
+    named = study.labels is not None or study.people is not None or study.data is not None
+    if noisy(study.privacy) or study.method is None or not named:
+        return False
+    chosen = study.chosen()
+    cls = find(chosen.name)
+    adds = kind_of(str(chosen.parameters.get("aggregation", "plain"))).adds
+    return issubclass(cls, Method) and issubclass(cls, FederatedFactorization) and adds
+
+
 def _should_not(study: Study) -> str:
     """Why a study that does not say should have no halves; empty: it should."""
     if noisy(study.privacy):
@@ -87,8 +106,10 @@ def _cannot(study: Study) -> str:
 
 
 def resolved(study: Study) -> Study:
-    """The study with its halvings written down, as it is signed: every reader of it sees them, and every version runs the same."""
+    """The study with halvings and evaluation written down, as it is signed: every reader sees them, and every version runs the same."""
     number = halvings(study).number
+    if study.evaluate is None and evaluated(study):
+        study = study.model_copy(update={"evaluate": EvaluateRule()})
     if study.study.replicate is not None or number == 0:
         return study
     return study.model_copy(update={"study": study.study.model_copy(update={"replicate": number})})

@@ -159,9 +159,9 @@ def _made(study: Study, cls: type[object]) -> Any:
     method = _checked(cls, values)
     from polyclinic.protocol.estimator import Estimator
     from polyclinic.studies.analyses import whole
-    from polyclinic.studies.halvings import halvings
+    from polyclinic.studies.halvings import evaluated, halvings
 
-    follows = study.evaluate is not None or halvings(study).number > 0
+    follows = evaluated(study) or halvings(study).number > 0
     return whole(study, method) if follows and isinstance(method, Estimator) else method
 
 

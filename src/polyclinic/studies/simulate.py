@@ -11,26 +11,20 @@ import numpy as np
 
 from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
-from polyclinic.analysis.findings import Findings
 from polyclinic.analysis.pipeline import StudyPipeline
-from polyclinic.analysis.simulated.association import associate
 from polyclinic.analysis.simulated.attrition import attrition
-from polyclinic.analysis.simulated.cross_fit import Judging
-from polyclinic.analysis.simulated.neighbours import neighbours
-from polyclinic.analysis.simulated.presence import MINIMUM, Presence, presence
-from polyclinic.analysis.simulated.summary import summary
+from polyclinic.analysis.simulated.presence import MINIMUM
 from polyclinic.config import Study
 from polyclinic.config.study import GENERATORS
 from polyclinic.errors import ConfigError, LedgerError, PolicyRefusal
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
-from polyclinic.models.similarity import Similarity
 from polyclinic.plugins import next_door, plugged
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
 from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import kind_of
-from polyclinic.protocol.estimator import Configured, Estimator
+from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.outcome import Progress
 from polyclinic.records.attrition import shared
@@ -39,11 +33,11 @@ from polyclinic.records.sites.small_sites import Gathered, gather
 from polyclinic.studies.analyses import as_begun, folds_of, refused, replication_words, run_acts
 from polyclinic.studies.checkpoints import simulate
 from polyclinic.studies.owners import door_in_process, owners_of
-from polyclinic.studies.run_folder import Run, RunFolder
+from polyclinic.studies.publish import publish
+from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.matching import factor_match_score
-from polyclinic.tensors.weighting import heaviest_share, weighted
 
-__all__ = ["gathered", "run_study", "sites_of", "write_counts"]
+__all__ = ["gathered", "run_study", "sites_of"]
 
 SMALL = MINIMUM  # patients of a site, where no policy says otherwise: of fewer nothing could be shown
 
@@ -85,7 +79,22 @@ def _generated(study: Study) -> Sites:
         made = getattr(datasets, name)(**values)
     except TypeError as e:
         raise ConfigError(f"data: wrong parameters of {study.data.dataset}", faults=[str(e)]) from None
+    _check_people(study, made)
     return align(made)
+
+
+def _check_people(study: Study, sites: Sequence[Site]) -> None:
+    """Refuse a ``[people]`` column that no site has. Only the column's existence is checked, never its values."""
+    if study.people is None:
+        return
+    known = {c for s in sites if s.people is not None for c in s.people.columns}
+    timed = any(s.people is not None and s.people.time is not None for s in sites)
+    follow = study.people.survival
+    times = {follow.time, follow.event} if follow is not None and timed else set()
+    faults = [f"people: no site has a column {c!r}" for c in study.people.names if c not in known | times]
+    if faults:
+        has = ", ".join(sorted(known)) or "none"
+        raise ConfigError("[people] names columns that the data do not have", faults=faults, hint=f"columns: {has}")
 
 
 def run_study(
@@ -114,7 +123,8 @@ def run_study(
     who = gathered(study) if sites is None else Gathered(Sites(sites, truth_of(sites)), 1)
     if isinstance(method, Method):
         _few_left(who, str(method.params.aggregation))
-    _write_study(folder, study, method, who)
+    head = _head(study, method, who)
+    folder.write_json(folder.study, head)
 
     def follow(event: Progress) -> None:
         folder.append_progress({"kind": event.kind, "round": event.round, "rounds": event.rounds, **event.figures})
@@ -125,41 +135,26 @@ def run_study(
         method.plan = replace(method.plan, minimum=_least(study))
         refused({n.name: policy_of(n) for n in study.nodes()}, method.plan.what)
     model = _fitted(study, method, who, folder, resume, threads, follow)
-    held = Judging(model, who.sites, study.seed)
-    figures = summary(model, who.sites, seed=study.seed, held=held)
-    figures |= write_findings(model, folder)
-    exact = model.privacy_.guarantee != "formal"  # otherwise counts of patients were not paid for
-    value = vars(model).get("result_")
-    if isinstance(value, Phenotypes) and exact:  # `adapt` compares a new hospital with these
-        quality = {k: float(v) for k, v in figures.items() if k in ("fit", "rmse_full") and v is not None}
-        model.result_ = value.with_origin(figures=quality)
-    Run.write(folder, model, who.sites)
-    if exact:
-        counted = write_counts(model, who.sites, folder, study, held)
-        if counted is not None and counted.kept:
-            figures["phenotypes_named"] = counted.named
-        figures |= dict.fromkeys((k for k in figures if k.startswith("auc") and _untold(folder)), None)
-        figures["patients_left_out"] = _left_out(who, _least(study))
-    folder.write_json(folder.metrics, figures)
-    return figures
+    if who.steps:
+        folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
+    return publish(folder, model, head, minimum=_least(study), local=who.sites)
 
 
-def _write_study(folder: RunFolder, study: Study, method: object, who: Gathered) -> None:
-    """Write the study as it runs, before anything is computed."""
-    about = {
+def _head(study: Study, method: object, who: Gathered) -> dict[str, object]:
+    """What is known of a study before anything is computed."""
+    head = {
         "study": study.to_json(),
         "sites": sorted(s.name for s in who.sites),
         "replication": replication_words(study),
         "halvings": folds_of(method),
+        "evaluated": isinstance(method, StudyPipeline) and bool(method.plan.what),
         "versions": RunFolder.manifest(),
     }
     if who.joined or who.skipped:
-        about["small"] = who.to_json()
+        head["small"] = who.to_json()
     if who.sites.attrition and not noisy(study.privacy):
-        about |= _shown_flow(who, study)
-    folder.write_json(folder.study, about)
-    if who.steps:
-        folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
+        head |= _shown_flow(who, study)
+    return head
 
 
 def _fitted(
@@ -174,7 +169,8 @@ def _fitted(
     if isinstance(method, Method):
         return _federated(study, method, who.sites, folder, resume, threads, follow, who.joined)
     model: Any = method.fit(who.sites, progress=follow)
-    if study.evaluate is not None and isinstance(vars(model).get("result_"), Phenotypes):
+    asked = study.evaluate is not None or not noisy(study.privacy)
+    if asked and isinstance(vars(model).get("result_"), Phenotypes):
         model.findings_ = run_acts(study, model, who.sites, minimum=_least(study))
     return model
 
@@ -193,12 +189,6 @@ def _few_left(who: Gathered, aggregation: str) -> None:
     )
 
 
-def _untold(folder: RunFolder) -> bool:
-    """Whether the outcome may not be shown: then no figure of its prediction may, either."""
-    told = folder.path / "association.json"
-    return told.exists() and not folder.read_json(told)["effects"]
-
-
 def _shown_flow(who: Gathered, study: Study) -> dict[str, object]:
     """Who is left after each step of the protocol, to those who take part: people, not rows of the sites' tensors."""
     *steps, last = who.sites.attrition
@@ -206,13 +196,6 @@ def _shown_flow(who: Gathered, study: Study) -> dict[str, object]:
     told = f"these are codes of {least} patients or more" if least > 1 else "have codes together"
     flow = (*steps, replace(last, step=f"{told}, at a site that takes part", patients=who.people))
     return {"attrition": shared(flow, _least(study))}
-
-
-def _left_out(who: Gathered, minimum: int) -> int | None:
-    """How many patients of the sources take no part; None: 1 to ``minimum`` - 1, a small count."""
-    first = who.sites.attrition[0].patients if who.sites.attrition else who.people + who.left_out
-    gone = max(first - who.people, 0)
-    return None if 0 < gone < minimum else gone
 
 
 def _federated(
@@ -310,22 +293,6 @@ def _admitted(
         )
 
 
-def write_findings(model: object, folder: RunFolder) -> dict[str, object]:
-    """``findings.json``, where the study was evaluated; returns the figures that ``metrics.json`` gains."""
-    found: Findings | None = model.__dict__.get("findings_")
-    if found is None:
-        return {}
-    folder.write_json(folder.path / "findings.json", found.to_json())
-    out: dict[str, object] = {"predicts_unseen_codes": found.predicts_unseen_codes}
-    if found.replicability is not None:
-        out["phenotypes_replicable"] = found.replicable
-    if found.outcome is not None:
-        area, adds = found.outcome.auc, found.outcome.adds
-        out["auc_cross_fitted"] = None if area is None else [area.value, area.low, area.high]
-        out["auc_added_to_covariates"] = None if adds is None else list(adds)
-    return out
-
-
 def _run_id(folder: RunFolder) -> str:
     """A name of this run folder that no other has: two runs of a study are two runs in the owner's book."""
     from secrets import token_hex
@@ -347,54 +314,3 @@ def _in_process(payer: BudgetHolder) -> BudgetHolder:
 def _least(study: Study) -> int:
     """The strictest owner's limit of a count that is shown."""
     return max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])
-
-
-def write_counts(
-    model: Configured, sites: Sequence[Site], folder: RunFolder, study: Study, held: Judging | None = None
-) -> Presence | None:
-    """Who has which phenotype, how it goes with the outcome, who is alike: ``presence``, ``association``, ``neighbours``.
-
-    Small counts are removed before anything is written, at the strictest owner's limit.
-    """
-    minimum = _least(study)
-    value = vars(model).get("result_")
-    if isinstance(value, Similarity):
-        alike = neighbours(model, sites, minimum=minimum)
-        if alike is not None:
-            folder.write_json(folder.path / "neighbours.json", alike.to_json())
-    if not isinstance(value, Phenotypes) and not vars(model).get("memberships_"):
-        return None
-    found = presence(model, sites, minimum=minimum)
-    folder.write_json(folder.path / "presence.json", found.to_json() | _weights(model, sites))
-    if not isinstance(vars(model).get("result_"), Phenotypes):
-        return found
-    flags = {f"few{n}": f for n, f in enumerate(found.few, start=1)}
-    flags |= {f"held{n}": f for n, f in enumerate(found.held, start=1)}
-    folder.write_arrays(folder.path / "presence.npz", flags)
-    if noisy(study.privacy) and study.evaluate is not None:
-        return found  # the outcome was paid for; an exact one beside it would undo that
-    asked = _outcome_of(study) if any(s.labels is not None for s in sites) or study.labels is not None else None
-    outcome = associate(model, sites, seed=study.seed, minimum=minimum, outcome=asked, held=held)
-    if outcome is not None:
-        folder.write_json(folder.path / "association.json", outcome.to_json())
-    return found
-
-
-def _weights(model: object, sites: Sequence[Site]) -> dict[str, object]:
-    """How much of the squared cells the heaviest hundredth of the patients holds, as counted and as fitted."""
-    value = vars(model).get("result_")
-    if not isinstance(value, Phenotypes):
-        return {}
-    tensors = [s.counts() for s in sites]
-    fitted = [weighted(t, value.saturation) for t in tensors]
-    return {"top1": round(heaviest_share(*tensors), 4), "top1_fitted": round(heaviest_share(*fitted), 4)}
-
-
-def _outcome_of(study: Study) -> str:
-    """What a study's outcome is, in words: as asked for, else what its source gives."""
-    if study.labels is not None and study.labels.outcome != "label":
-        return study.labels.words()
-    if study.data is not None:
-        return study.data.words()
-    columns = {n.source.label for n in ([study.inline()] if study.inline() else study.nodes()) if n is not None}
-    return next((c.replace("_", " ") for c in columns if c), "outcome") if study.labels else "mortality"

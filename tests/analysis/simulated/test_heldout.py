@@ -6,7 +6,6 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.simulated.prediction import split
 from polyclinic.errors import DataError
 from polyclinic.records.sites.site import pooled
 from polyclinic_papers.heldout import (
@@ -18,6 +17,7 @@ from polyclinic_papers.heldout import (
     marginal_model,
     structure_kept,
 )
+from polyclinic_papers.prediction import split
 
 
 @pytest.fixture(scope="module")

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.simulated.prediction import labelled
 from polyclinic.errors import ConfigError, DataError
 
 
@@ -20,7 +19,7 @@ def test_a_name_that_is_no_folder_name_is_refused(name: Any) -> None:
 
 def test_unknown_labels_stay_with_their_patients() -> None:
     site = pc.Site("a", features=[[1.0], [2.0], [3.0]], labels=[0.0, np.nan, 1.0])
-    assert labelled([site, pc.Site("b", features=[[4.0]])]).sites[0].features.tolist() == [[1.0], [3.0]]  # type: ignore[union-attr]
+    assert np.isnan(site.take([1]).labels).all() and site.take([0, 2]).labels.tolist() == [0.0, 1.0]  # type: ignore[arg-type, union-attr]
     with pytest.raises(DataError, match="1 are infinite; unknown is NaN"):
         pc.Site("a", features=[[1.0], [2.0]], labels=[0.0, np.inf])
 

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.analysis.findings import Findings, OutcomeFound, SurvivalFound
+from polyclinic.analysis.findings import EFFECTS, MODELS, Findings, OutcomeFound, SurvivalFound
 from polyclinic.analysis.private.moments import FARTHEST, PrivateFindings, PrivateFindingsPublic
 from polyclinic.analysis.statistics.intervals import Z, adjusted, normal_p
 from polyclinic.analysis.statistics.roc import Area, placements
@@ -91,15 +91,14 @@ def _outcome(act: PrivateFindings, public: PrivateFindingsPublic, name: str) -> 
     if m is None:
         return None
     names = act.covariates.names
-    columns = ["phenotype", "odds_ratio", "low", "high", "p", "q", "events", "coefficient", "se", "confirmed"]
-    models = Table(["model", "auc", "low", "high", "gain", "gain_low", "gain_high"], [])
+    models = Table(MODELS, [])
     first = act.table(public, "carriers")
     assert first is not None
     unknown = max(round(float(first[0][0]) - m.known), 0)
     events = max(round(m.events), 0)
     if public.unread or public.covariance is None or public.at is None:
         note = f"not bought: {public.unread}"
-        return OutcomeFound(name, round(m.known), events, unknown, names, Table(columns, []), None, models, note=note)
+        return OutcomeFound(name, round(m.known), events, unknown, names, Table(EFFECTS, []), None, models, note=note)
     rank = act.placer.rank
     b, se = public.at[-1][1 : 1 + rank], np.sqrt(np.diag(public.covariance))[1 : 1 + rank]
     p = np.array([normal_p(x) for x in b / se])
@@ -114,12 +113,14 @@ def _outcome(act: PrivateFindings, public: PrivateFindingsPublic, name: str) -> 
             float(b[r]),
             float(se[r]),
             None,
+            None,
+            False,
         ]
         for r in range(rank)
     ]
     hist = act.score(public, "scores")
     auc = None if hist is None else noisy_area(hist[0][1], hist[0][0], hist[1])
-    return OutcomeFound(name, round(m.known), events, unknown, names, Table(columns, rows), auc, models)
+    return OutcomeFound(name, round(m.known), events, unknown, names, Table(EFFECTS, rows), auc, models)
 
 
 def noisy_area(cases: Array, others: Array, sd: float) -> Area:
@@ -169,7 +170,9 @@ def _survival(act: PrivateFindings, public: PrivateFindingsPublic) -> tuple[Surv
 
 
 def _curve(cells: Array) -> Survival:
-    return kaplan_meier(np.maximum(cells[:, 0], 0.0), np.maximum(cells[:, 1], 0.0))
+    missed = np.full(len(cells), 0.5)
+    missed[-1:] = 0.0  # the last step of the released table also holds those who were followed past it
+    return kaplan_meier(np.maximum(cells[:, 0], 0.0), np.maximum(cells[:, 1], 0.0), missed=missed)
 
 
 def _completion(act: PrivateFindings, public: PrivateFindingsPublic) -> Table | None:

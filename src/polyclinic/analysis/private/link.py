@@ -36,7 +36,7 @@ from pydantic import Field
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.private.unit_rows import CHUNK, GRID, Part, scaled, summed
 from polyclinic.analysis.projection import Projector
-from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, matched
+from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, graded, matched
 from polyclinic.analysis.replication.replicate_fits import ReplicateFits
 from polyclinic.analysis.statistics.designs import presence_by_mode
 from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
@@ -344,7 +344,7 @@ def judged(found: Matched, linked: Mapping[int, tuple[float, float]], order: NDA
         words = "yes" if likeness >= BACK else "partly" if likeness >= PARTLY else "no"
         z, rho = linked.get(int(r), (None, None))
         holds = None if z is None else z >= LEAST
-        out.append(
-            [place, likeness, *found.interval(r), words, z, rho, holds, None, sites, likeness >= BACK and bool(holds)]
-        )
+        low, high = found.interval(r)
+        grade = graded(likeness, low, rho, holds)
+        out.append([place, likeness, low, high, words, z, rho, holds, None, sites, grade, grade == "replicated"])
     return Table(COLUMNS, out)

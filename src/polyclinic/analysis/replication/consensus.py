@@ -16,12 +16,13 @@ from polyclinic.tensors.matching import cosines, match
 if TYPE_CHECKING:
     from polyclinic.methods.factorization import FactorPublic
 
-__all__ = ["BACK", "PARTLY", "Matched", "matched"]
+__all__ = ["BACK", "PARTLY", "Matched", "graded", "matched"]
 
 Array = NDArray[np.float64]
 # docs/dev/decisions/0012-split-half-replication.md judges pairs of halves by it
 BACK: Final = 0.8  # cosine between halves from which a phenotype comes back
 PARTLY: Final = 0.5  # cosine below which a column is another phenotype
+HELD_OUT: Final = 0.1  # correlation on patients that the fit did not see, from which a phenotype is more than chance
 COLUMNS: Final = (
     "phenotype",
     "halves",
@@ -33,10 +34,25 @@ COLUMNS: Final = (
     "holds_together",
     "carried",
     "sites",
+    "grade",
     "replicable",
 )
 # docs/dev/decisions/0012-split-half-replication.md
 SCATTER: Final = 1.1  # of log(1 - cosine) between one halving and the mean of others
+
+
+def graded(cosine: float, low: float, r: float | None, linked: bool | None) -> str:
+    """Return "replicated", "uncertain" or "not replicated", from the agreement of halves and the held-out correlation.
+
+    Replicated: cosine of the halves at least 0.8, its lower limit at least 0.5, correlation in the other half's patients at least 0.1
+    and three standard errors. Uncertain: only the lower limit is missing, or the correlation was not tested.
+
+    >>> graded(0.95, 0.6, 0.2, True), graded(0.85, 0.1, 0.2, True), graded(0.95, 0.6, 0.03, True)
+    ('replicated', 'uncertain', 'not replicated')
+    """
+    if cosine < BACK or linked is False or (r is not None and r < HELD_OUT):
+        return "not replicated"
+    return "replicated" if linked and low >= PARTLY else "uncertain"
 
 
 @dataclass(frozen=True, eq=False)

@@ -1,8 +1,8 @@
 """replicate: which phenotypes come back in another half of the patients, and hold together in patients nobody looked at.
 
 Agreement alone proves nothing: on codes permuted over their mode most columns still "replicate", because frequencies come
-back, too. A phenotype is replicable if its columns of two disjoint halves agree (cosine >= .8) AND, on the patients that a
-half's fit did not see, its codes of one mode go with its codes of the other (z >= 3, inside hospitals and given the size of the record).
+back, too. A phenotype is replicated if its columns of two disjoint halves agree (cosine >= .8, lower limit >= .5) AND, on the patients that a
+half's fit did not see, its codes of one mode go with its codes of the other (r >= .1, z >= 3, inside hospitals and given the size of the record).
 
 More columns than phenotypes split some; columns that are one phenotype are joined before anything is judged (:mod:`.replication.splits`).
 """
@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from polyclinic.analysis.link import Link
 from polyclinic.analysis.private.link import Linked, judged
 from polyclinic.analysis.projection import Projector
-from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, matched
+from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, graded, matched
 from polyclinic.analysis.replication.negative_control import permuted
 from polyclinic.analysis.replication.replicate_fits import KEY, ReplicateFits
 from polyclinic.analysis.replication.splits import Splits, accepted
@@ -128,7 +128,9 @@ def verdict(
         words = "yes" if flags[0] else "partly" if likeness >= PARTLY else "no"
         sites_with_it = round(float(np.median(carriers[:, r])))
         correlation = float(np.median(rho[:, r]))
-        rows.append([place, likeness, low, high, words, link, correlation, flags[1], sites_with_it, sites, all(flags)])
+        grade = graded(likeness, low, correlation, flags[1])
+        tested = [words, link, correlation, flags[1], sites_with_it, sites]
+        rows.append([place, likeness, low, high, *tested, grade, grade == "replicated"])
     return Table(COLUMNS, rows)
 
 
@@ -141,7 +143,7 @@ class Replication:
     table
         One row a phenotype: ``halves`` (cosine between the halves' columns) with its 95 % interval ``low``, ``high``, ``comes_back`` (yes, partly, no), ``link`` (z on
         unseen patients), ``rho``, ``holds_together`` (None: not tested), ``carried`` (hospitals where at least 11 patients have it),
-        ``replicable``.
+        ``grade`` (replicated, uncertain, not replicated), ``replicable`` (the first of these).
     model
         The consensus, fitted: the model to publish.
     halves
@@ -173,7 +175,7 @@ class Replication:
         return sum(bool(r["replicable"]) for r in self.table)
 
     def __repr__(self) -> str:
-        text = f"<Replication: {self.count} of {len(self.table)} phenotypes come back and hold together>"
+        text = f"<Replication: {self.count} of {len(self.table)} phenotypes replicated>"
         if self.control is not None:
             false = sum(bool(r["replicable"]) for r in self.control)
             text += f"\ncontrol, codes permuted inside every hospital: {false} of {len(self.control)} ({self.false_rate:.0%})"

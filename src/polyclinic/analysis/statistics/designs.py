@@ -51,7 +51,7 @@ class Designs:
         designs = [
             Design("effects", rank, (0, 1, 2), "carriers of each phenotype", plain=True),
             Design("phenotypes", rank, halves_only, "phenotypes"),
-            Design("covariates", 0, halves_only, "covariates alone"),
+            Design("covariates", 0, (0, 1, 2), "covariates alone"),
         ]
         if baselines:
             designs += [

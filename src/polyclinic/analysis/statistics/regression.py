@@ -104,6 +104,7 @@ class Climbs:
     move: tuple[Array, ...]
     information: tuple[Array, ...]
     height: Array  # (J,) penalised, at the base
+    first: Array  # (J,) the same at the start
     done: NDArray[np.bool_]
     steps: NDArray[np.int64]
 
@@ -116,6 +117,7 @@ class Climbs:
             tuple(np.zeros(len(s)) for s in starts),
             tuple(np.zeros((len(s), len(s))) for s in starts),
             np.full(j, -1e300),
+            np.zeros(j),
             np.zeros(j, bool),
             np.zeros(j, np.int64),
         )
@@ -132,7 +134,8 @@ class Climbs:
     def seen(self, parts: Mapping[int, Cut], penalised: Mapping[int, NDArray[np.bool_]]) -> Climbs:
         """One round: accept or halve every active step; ``penalised`` says which coefficients have the log-F prior."""
         base, move, information = list(self.base), list(self.move), list(self.information)
-        height, converged, steps = self.height.copy(), self.done.copy(), self.steps.copy()
+        height, first = self.height.copy(), self.first.copy()
+        converged, steps = self.done.copy(), self.steps.copy()
         for j, part in parts.items():
             trial, prior = self.trial(j), np.flatnonzero(penalised[j])
             density, score, curvature = logf(trial[prior])
@@ -140,6 +143,7 @@ class Climbs:
             g, i = part.score.copy(), part.information.copy()
             g[prior] += score
             i[prior, prior] += curvature
+            first[j] = value if steps[j] == 0 else first[j]
             steps[j] += 1
             if value < height[j] - 1e-9 * max(1.0, abs(height[j])) and steps[j] < MOST:
                 move[j] = move[j] / 2
@@ -162,6 +166,7 @@ class Climbs:
             move=tuple(move),
             information=tuple(information),
             height=height,
+            first=first,
             done=converged,
             steps=steps,
         )

@@ -1,4 +1,4 @@
-"""The area under the ROC curve from histograms of scores, with intervals that cover at few cases."""
+"""The area under the ROC curve within hospitals, from ranks that add up, with intervals that cover after cross-fitting."""
 
 from __future__ import annotations
 
@@ -6,20 +6,23 @@ import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Final
 
 import numpy as np
-from numpy.typing import ArrayLike, NDArray
+from numpy.typing import NDArray
 
 from polyclinic.analysis.statistics.intervals import Z, wilson
 
-__all__ = ["Area", "area", "calibration", "curve", "difference", "placements", "pooled_area"]
+__all__ = ["Area", "Ranks", "calibration", "curve", "inflation", "placements", "ranked"]
 
 Array = NDArray[np.float64]
+# definition: with fewer cases DeLong's interval collapses, and the score interval joins it
+FEW: Final = 30
 
 
 @dataclass(frozen=True)
 class Area:
-    """AUC with its 95 % interval; ``variance`` is DeLong's."""
+    """AUC with its 95 % interval and variance."""
 
     value: float
     low: float
@@ -37,14 +40,93 @@ def placements(cases: Array, others: Array) -> tuple[Array, Array, float, float]
     return rank_below, rank_above, m, n
 
 
-def _delong(cases: Array, others: Array) -> tuple[float, float]:
-    rank_below, rank_above, m, n = placements(cases, others)
-    if m < 1 or n < 1:
-        return 0.5, 0.25
-    value = float(cases @ rank_below / m)
-    first = float(cases @ (rank_below - value) ** 2 / max(m - 1, 1))
-    second = float(others @ (rank_above - value) ** 2 / max(n - 1, 1))
-    return value, first / m + second / n
+def ranked(scores: Array, y: Array) -> Array:
+    """Return one hospital's part of the AUCs of D scores (D, n), first against all others: (D + 1, 4), additive over hospitals.
+
+    Pairs are of patients of the same hospital, weighted by w = m n / (m + n) (van Elteren): what a score is worth where it is used,
+    without any hospital's level. Row i: w A_i, and sums of u^2 v, u^2 v^2 and u^2 (v_0 - v_i)^2, where v is DeLong's placement of a patient
+    among the other kind at the hospital and u = w / m or w / n. Last row: w, the sum of u^2, m and n.
+    """
+    m, n = float((y == 1).sum()), float((y == 0).sum())
+    out = np.zeros((len(scores) + 1, 4))
+    if not m or not n:
+        return out
+    w = m * n / (m + n)
+    u = np.where(y == 1, w / m, w / n)
+    first: Array | None = None
+    for i, s in enumerate(scores):
+        others, cases = np.sort(s[y == 0]), np.sort(s[y == 1])
+        v = np.where(
+            y == 1,
+            (np.searchsorted(others, s, "left") + np.searchsorted(others, s, "right")) / (2 * n),
+            1 - (np.searchsorted(cases, s, "left") + np.searchsorted(cases, s, "right")) / (2 * m),
+        )
+        first = v if first is None else first
+        out[i] = w * v[y == 1].mean(), (u**2 * v).sum(), np.square(u * v).sum(), np.square(u * (first - v)).sum()
+    out[-1] = w, np.square(u).sum(), m, n
+    return out
+
+
+def inflation(columns: int, evidence: float) -> float:
+    """Return by how much the variance of a cross-fitted AUC exceeds that of fixed scores: 1.75 (no effect), 2.25 (weak), to 1 (strong).
+
+    Each half is scored by the regression of the other. Without an effect both halves estimate one number, the product of their
+    differences between cases and others, so their mean has the variance of one of them. With ``evidence`` (likelihood ratio of a half
+    on ``columns``) of noncentrality L, second-order terms are 2.5 (columns - 1) / L of the variance. docs/howto/findings.md has the coverage.
+
+    >>> [round(inflation(5, x), 3) for x in (4.0, 15.0, 105.0)]
+    [1.75, 2.0, 1.1]
+    """
+    beyond, q = max(evidence - columns, 1e-9), max(columns, 1)
+    return 1.0 + min(0.75 + 0.5 * beyond / q, 1.25, 2.5 * max(q - 1, 1) / beyond)
+
+
+@dataclass(frozen=True, eq=False)
+class Ranks:
+    """Summed :func:`ranked` of both halves, (2, D + 1, 4)."""
+
+    sums: Array
+
+    def value(self, i: int) -> float:
+        """AUC of score i: sum of w A over sum of w, over hospitals and halves."""
+        return float(self.sums[:, i, 0].sum() / max(float(self.sums[:, -1, 0].sum()), 1e-300))
+
+    def area(self, i: int, factor: float = 1.0) -> Area:
+        """AUC with its interval; the variance is DeLong's for strata, times ``factor``.
+
+        With few cases the interval is the union with the score interval |A - theta| <= z sqrt(V(theta)) of Hanley and McNeil's
+        variance, which does not collapse when all cases are ranked high.
+        """
+        m, n = (round(float(self.sums[:, -1, k].sum())) for k in (2, 3))
+        total = float(self.sums[:, -1, 0].sum())
+        if not total:
+            return Area(0.5, 0.0, 1.0, 0.25, m, n)
+        value = self.value(i)
+        variance = factor * self._variance(self.sums[:, i, 0], self.sums[:, i, 1], self.sums[:, i, 2])
+        low = high = value
+        if min(m, n) < FEW:
+            weights = self.sums[:, -1, 0] / total * math.sqrt(factor)
+            parts = [(float(w), float(s[2]), float(s[3])) for w, s in zip(weights, self.sums[:, -1]) if w]
+            low, high = _score_interval(value, parts)
+        if 0 < value < 1:
+            logit, spread = math.log(value / (1 - value)), Z * math.sqrt(variance) / (value * (1 - value))
+            low, high = min(low, _expit(logit - spread)), max(high, _expit(logit + spread))
+        return Area(value, low, high, variance, m, n)
+
+    def gain(self, i: int, factor: float = 1.0) -> tuple[float, float, float]:
+        """Score 0 minus score i on the same patients, with its interval."""
+        first, other = self.sums[:, 0], self.sums[:, i]
+        gap = self.value(0) - self.value(i)
+        sd = math.sqrt(factor * self._variance(first[:, 0] - other[:, 0], first[:, 1] - other[:, 1], other[:, 3]))
+        return gap, gap - Z * sd, gap + Z * sd
+
+    def _variance(self, weighted: Array, linear: Array, square: Array) -> float:
+        """Sum over halves of u^2 (v - A)^2, over the squared total weight: weighted = w A, linear = u^2 v, square = u^2 v^2."""
+        w, base = self.sums[:, -1, 0], self.sums[:, -1, 1]
+        mean = weighted / np.maximum(w, 1e-300)
+        return float(np.maximum(square - 2 * mean * linear + mean**2 * base, 0.0).sum()) / max(
+            float(w.sum()) ** 2, 1e-300
+        )
 
 
 def _supposed(theta: float, m: float, n: float) -> float:
@@ -71,72 +153,8 @@ def _score_interval(value: float, parts: Sequence[tuple[float, float, float]]) -
     return edge(min(max(value, tiny), 1 - tiny), 0.0), (1.0 if value >= 1 - tiny else edge(max(value, tiny), 1.0))
 
 
-def area(cases: ArrayLike, others: ArrayLike) -> Area:
-    """AUC of one histogram of scores: numbers of cases and of others in each bin, in rising order of the score.
-
-    The interval is the union of two: DeLong's on the logit scale, which collapses when few cases are all ranked high, and
-    the score interval |A - theta| <= z sqrt(V(theta)) with Hanley and McNeil's variance, which does not. (11 cases, AUC
-    .76, .96, .98, binormal and exponential scores, 500 runs each: coverage .94 to 1.0; DeLong alone .40 to .91.)
-
-    >>> found = area([0, 1, 1], [2, 2, 0])
-    >>> round(found.value, 3), found.low < 0.7, found.high > 0.98
-    (0.875, True, True)
-    """
-    return pooled_area([(np.asarray(cases, np.float64), np.asarray(others, np.float64))])
-
-
-def pooled_area(parts: Sequence[tuple[Array, Array]]) -> Area:
-    """AUC over parts whose scores must not be compared (halves scored by two regressions): pairs within a part only."""
-    sizes = [(float(c.sum()), float(o.sum())) for c, o in parts]
-    pairs = np.array([m * n for m, n in sizes])
-    m, n = sum(x for x, _ in sizes), sum(x for _, x in sizes)
-    if not pairs.sum():
-        return Area(0.5, 0.0, 1.0, 0.25, round(m), round(n))
-    weights = pairs / pairs.sum()
-    areas = [_delong(c, o) for c, o in parts]
-    value = float(sum(w * v for w, (v, _) in zip(weights, areas)))
-    variance = float(sum(w * w * s for w, (_, s) in zip(weights, areas)))
-    low, high = _score_interval(value, [(float(w), *s) for w, s in zip(weights, sizes) if w])
-    if 0 < value < 1:
-        logit, spread = math.log(value / (1 - value)), Z * math.sqrt(variance) / (value * (1 - value))
-        low, high = min(low, _expit(logit - spread)), max(high, _expit(logit + spread))
-    return Area(value, low, high, variance, round(m), round(n))
-
-
 def _expit(x: float) -> float:
     return 0.5 * (1.0 + math.tanh(x / 2.0))
-
-
-def difference(joint: Sequence[Array]) -> tuple[float, float, float]:
-    """Paired difference of two AUCs of the same patients, with its 95 % interval (DeLong).
-
-    Parameters
-    ----------
-    joint
-        Per part (2, B, B): others and cases by bin of the first score and bin of the second.
-
-    Returns
-    -------
-    first minus second, low, high
-    """
-    total, value, variance = 0.0, 0.0, 0.0
-    pairs = [float(j[0].sum() * j[1].sum()) for j in joint]
-    for j, weight in zip(joint, pairs):
-        if not weight:
-            continue
-        controls, cases = j
-        m, n = float(cases.sum()), float(controls.sum())
-        marks = [placements(cases.sum(axis), controls.sum(axis))[:2] for axis in (1, 0)]
-        rank_below = marks[0][0][:, None] - marks[1][0][None, :]
-        rank_above = marks[0][1][:, None] - marks[1][1][None, :]
-        gap = float((cases * rank_below).sum() / m)
-        spread = float((cases * (rank_below - gap) ** 2).sum()) / max(m - 1, 1) / m
-        spread += float((controls * (rank_above - gap) ** 2).sum()) / max(n - 1, 1) / n
-        value, variance, total = value + weight * gap, variance + weight**2 * spread, total + weight
-    if not total:
-        return 0.0, -1.0, 1.0
-    gap, sd = value / total, math.sqrt(variance) / total
-    return gap, gap - Z * sd, gap + Z * sd
 
 
 def curve(cases: Array, others: Array, *, minimum: int = 11) -> tuple[tuple[float, float], ...]:

@@ -27,23 +27,29 @@ class Survival:
     high: Array
 
 
-def kaplan_meier(censored: Array, events: Array) -> Survival:
-    """The share without the event after each time, S(t) = prod (1 - d / n), with Greenwood's variance on the log-log scale.
+def kaplan_meier(censored: Array, events: Array, beyond: float = 0.0, missed: float | Array = 0.0) -> Survival:
+    """Return the share without the event at the end of each step, S = prod (1 - d / (n - missed c)), with Greenwood's variance.
+
+    With ``missed`` 0 times are exact, and patients who are censored at a time leave after it. 1/2 is the actuarial form: patients who are
+    censored within a step were at risk for half of it on average. The interval is on the log-log scale.
 
     Parameters
     ----------
     censored, events
-        (T,) patients who leave at each time of the grid, without and with the event; the censored of a time leave after it.
+        (T,) patients who leave within each step of the grid, without and with the event.
+    beyond
+        Patients who are followed past the last step.
 
     >>> kaplan_meier(np.array([0.0, 1.0]), np.array([1.0, 1.0])).share.round(3).tolist()
     [0.667, 0.333]
     """
-    leave = censored + events
-    n = leave[::-1].cumsum()[::-1]
-    safe = np.maximum(n, 1.0)
-    share: Array = np.cumprod(np.where(n > 0, 1.0 - events / safe, 1.0), dtype=np.float64)
+    n = (censored + events)[::-1].cumsum()[::-1] + beyond
+    exposed = np.maximum(n - missed * censored, events)
+    safe = np.maximum(exposed, 1e-300)
+    share: Array = np.cumprod(np.where(exposed > 0, 1.0 - events / safe, 1.0), dtype=np.float64)
     with np.errstate(divide="ignore", invalid="ignore"):
-        greenwood = np.cumsum(np.where((n > 0) & (n > events), events / (safe * np.maximum(n - events, 1e-300)), 0.0))
+        remain = np.maximum(exposed - events, 1e-300)
+        greenwood = np.cumsum(np.where(exposed > events, events / (safe * remain), 0.0))
         inner = (share > 0) & (share < 1)
         logs = np.log(np.where(inner, share, 0.5))
         sd = Z * np.sqrt(greenwood) / np.abs(logs)
@@ -53,8 +59,9 @@ def kaplan_meier(censored: Array, events: Array) -> Survival:
 
 
 def restricted_mean(curve: Survival, width: float) -> float:
-    """Mean time without the event within the grid: the area under the curve, which is 1 in the first interval."""
-    return float(width * (1.0 + curve.share[:-1].sum())) if len(curve.share) else 0.0
+    """Return the mean time without the event within the grid: the area under straight lines between the ends of steps."""
+    points = np.concatenate([[1.0], curve.share])
+    return float(width * (points[:-1] + points[1:]).sum() / 2)
 
 
 def log_rank(first: tuple[Array, Array], second: tuple[Array, Array]) -> tuple[float, float]:

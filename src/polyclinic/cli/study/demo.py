@@ -48,7 +48,6 @@ def _compare(
 ) -> tuple[list[dict[str, Any]], str]:
     """The same sites through every method; the main one (TRIP, masked sums) writes the run folder."""
     import polyclinic as pc
-    from polyclinic.analysis.simulated.prediction import outcome_auc, random_factors_auc
     from polyclinic.analysis.simulated.summary import to_truth
     from polyclinic.studies.registry import make
     from polyclinic.studies.simulate import run_study, sites_of
@@ -61,16 +60,12 @@ def _compare(
     def row(name: str, sees: str, model: Any, seconds: float) -> None:
         figures = {**model.quality(sites), **to_truth(model.result_, sites.truth)}
         traffic = model.traffic_
-        try:  # factors learned on training patients only; test patients placed by transform
-            auc: float | None = outcome_auc(model, sites, 0.6, seed).auc
-        except pc.errors.PolyclinicError:
-            auc = None
         rows.append(
             {
                 "model": name,
                 "sees": sees,
                 **{k: figures.get(k) for k in ("fit", "rmse_full", "rmse_observed", "fms_to_truth")},
-                "auc": auc,
+                "auc": _areas(model, sites)[0],
                 "rounds": traffic.rounds,
                 "bytes_up": traffic.bytes_up,
                 "bytes_down": traffic.bytes_down,
@@ -95,17 +90,26 @@ def _compare(
         with follow(name, model.params.rounds, quiet=quiet) as progress:
             model.fit(sites, progress=progress)
         row(name, sees, model, time.perf_counter() - begun)
-    try:
-        floor: float | None = random_factors_auc(sites, rank, 0.6, seed)
-    except pc.errors.PolyclinicError:
-        floor = None
     empty = dict.fromkeys(COLUMNS)
-    rows.append({**empty, "model": "frozen random factors", "sees": "nothing", "auc": floor})
+    rows.append({**empty, "model": "frozen random factors", "sees": "nothing", "auc": _areas(method.model_, sites)[1]})
     names = ", ".join(s.name for s in sites)
     return (
         rows,
         f"{sum(s.patients for s in sites):,} patients at {len(sites)} sites ({names}), rank {rank}, seed {seed}; TRIP was fitted on two halves of the patients, too",
     )
+
+
+def _areas(model: Any, sites: Any) -> tuple[float | None, float | None]:
+    """AUC of the outcome by phenotypes and by random factors, as the report gives it; None without an outcome."""
+    import polyclinic as pc
+
+    try:
+        outcome = pc.evaluate(model, sites, what=("outcome",)).outcome
+    except pc.errors.ConfigError:
+        return None, None
+    if outcome is None or outcome.auc is None:
+        return None, None
+    return outcome.auc.value, next(r["auc"] for r in outcome.baselines if r["model"] == "frozen random factors")
 
 
 def _study(patients: int, seed: int, data: Path | None) -> Study:
@@ -125,7 +129,6 @@ def _study(patients: int, seed: int, data: Path | None) -> Study:
 def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, Any]]:
     """Patient-level differential privacy on 20,000 generated patients: what it costs in phenotypes."""
     import polyclinic as pc
-    from polyclinic.analysis.simulated.prediction import outcome_auc
     from polyclinic.analysis.simulated.summary import to_truth
 
     sites = pc.datasets.planted_counts(patients=20_000, seed=seed, sites=6)
@@ -142,7 +145,7 @@ def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, A
                 "model": "DPEM",
                 "guarantee": card.headline,
                 **to_truth(model.result_, sites.truth),
-                "auc": outcome_auc(model, sites, 0.6, seed, fit=False).auc,
+                "auc": _areas(model, sites)[0],
                 "seconds": time.perf_counter() - begun,
             }
         )

@@ -44,6 +44,8 @@ class Site:
         Covariates and times of the patients, for the findings that follow a fit.
     several
         At how many sites of one table the patients of this site occur at most. 1: not known to be more.
+    source
+        How many patients the source has, and how many of them have codes, before rare codes are left out; None: all of these.
 
     Examples
     --------
@@ -59,6 +61,7 @@ class Site:
     builds_on: tuple[Entry, ...] = ()
     people: People | None = None
     several: int = 1
+    source: tuple[int, int] | None = None
 
     def __init__(
         self,
@@ -70,6 +73,7 @@ class Site:
         builds_on: Sequence[Entry] = (),
         people: People | None = None,
         several: int = 1,
+        source: tuple[int, int] | None = None,
     ) -> None:
         faults = _name_faults(name)
         if tensor is None and features is None:
@@ -90,8 +94,9 @@ class Site:
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
         titles = titles if xs is not None else None
-        keys = ("name", "tensor", "features", "labels", "columns", "builds_on", "people", "several")
-        for key, value in zip(keys, (name, tensor, xs, ys, titles, tuple(builds_on), people, several)):
+        keys = ("name", "tensor", "features", "labels", "columns", "builds_on", "people", "several", "source")
+        values = (name, tensor, xs, ys, titles, tuple(builds_on), people, several, source)
+        for key, value in zip(keys, values):
             object.__setattr__(self, key, value)
 
     @property
@@ -133,6 +138,7 @@ class Site:
             self.builds_on,
             None if self.people is None else self.people.take(index),
             self.several,
+            self.source,
         )
 
     def arranged(self, columns: Sequence[str] | None) -> Site:

@@ -167,7 +167,9 @@ def _join(name: str, members: Sequence[Site], same_people: bool) -> Site:
         (len(index), *tensors[0].shape[1:]),
         (axis, *tensors[0].axes[1:]),
     )
-    return Site(name, union, None, labels, people=people)
+    sources = [s.source or (s.patients, s.patients) for s in members]
+    source = (sum(a for a, _ in sources), sum(b for _, b in sources)) if any(s.source for s in members) else None
+    return Site(name, union, None, labels, people=people, source=source)
 
 
 def _labels(members: Sequence[Site], who: NDArray[np.int64], patients: int) -> NDArray[np.generic]:

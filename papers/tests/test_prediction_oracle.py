@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyclinic.analysis.simulated.prediction import predict, ridge_logistic
+from polyclinic_papers.prediction import predict, ridge_logistic
 
 
 @pytest.mark.parametrize(("n", "d", "seed"), [(60, 3, 0), (400, 20, 1), (50, 60, 2), (300, 5, 3)])
