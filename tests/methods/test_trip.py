@@ -27,7 +27,7 @@ def test_server_step_is_stationary_in_a_and_b(rng: np.random.Generator) -> None:
     """ERRATA E2.2, E2.3: the corrected A and B zero the gradient of the augmented Lagrangian."""
     n, r, weight, lam = 7, 3, 2.5, 0.8
     summed, twin, y = rng.random((n, r)), rng.random((n, r)), rng.random((n, r))
-    a, b, new_y = distinct_step(summed, weight, lam, twin, y, nonnegative=False)
+    a, b, new_y = distinct_step(summed, weight, weight, lam, twin, y, nonnegative=False)
     mu = weight
 
     def in_a(x: np.ndarray) -> float:
@@ -93,7 +93,7 @@ def test_distinct_pushes_phenotypes_apart() -> None:
 
 def test_paper_variant_keeps_y_at_zero() -> None:
     """ERRATA E2.3: printed (11) and (12) make the constraint vacuous; what the authors ran is B = previous A."""
-    a, b, y = distinct_step(np.ones((3, 2)), 1.0, 0.5, np.ones((3, 2)), np.zeros((3, 2)), True, "paper")
+    a, b, y = distinct_step(np.ones((3, 2)), 1.0, 1.0, 0.5, np.ones((3, 2)), np.zeros((3, 2)), True, "paper")
     assert np.array_equal(a, b) and not y.any()
 
 

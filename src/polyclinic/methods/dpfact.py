@@ -81,7 +81,7 @@ class DPFact(LocalTF):
         """
         if self.params.variant == "corrected" and self.params.zeros == "observed" and private.passes < WARM:
             return super()._passes(site, private, public)
-        own = private.factors if private.passes else public.factors
+        own = private.factors if private.passes or self.params.variant == "paper" else public.factors
         gamma = self.params.elastic * (self._balance(site, public) if self._balances(public) else 1.0)
         elastic = Elastic(public.factors, gamma) if gamma else None
         return self._run(self.records(site, public), site.name, private, own, elastic)
@@ -120,8 +120,7 @@ class DPFact(LocalTF):
         return moved if self.params.zeros == "missing" else cp.unit_columns(moved, old)
 
     def _alpha(self, sites: int) -> float:
-        p = self.params
-        return p.server_step if p.variant == "corrected" else rate_at(p.learning_rate, 1, p.zeros) * p.elastic * sites
+        return self.params.server_step if self.params.variant == "corrected" else super()._alpha(sites)
 
     def _check(self, sites: int) -> None:
         super()._check(sites)

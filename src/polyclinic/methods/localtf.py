@@ -9,11 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError
 from polyclinic.methods import facts as known
@@ -29,7 +29,7 @@ from polyclinic.methods.rounds.local_pass import (
 from polyclinic.methods.rounds.phases import HEADROOM, FitPublic, Phase, Phased, Setup, modes
 from polyclinic.methods.rounds.step_size import Rate, conditions, rate_at
 from polyclinic.methods.starts.random import start
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total, seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.sparse import SparseTensor
@@ -55,6 +55,16 @@ class LocalParams(WeightedParams):
         None,
         description="How sites count in the average; None: by phenotype energy where zeros are observed, else uniform.",
     )
+    elastic: float = Field(
+        1.0, ge=0, description="gamma of eq. 3.12, variant='paper' alone: B^ + eta gamma sum (B_t - B^)."
+    )
+
+    @model_validator(mode="after")
+    def _as_in_the_algorithm(self) -> Self:
+        if self.variant == "paper":  # stochastic gradients over the nonzeros, of any sign (E0.17)
+            object.__setattr__(self, "zeros", "missing")
+            object.__setattr__(self, "nonnegative", False)
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -160,8 +170,15 @@ class LocalTF(Phased[LocalParams, LocalPublic, LocalPrivate]):
         return public if self.open_scores else replace(public, stage="factors", round=1)
 
     def _server(self, mode: int, public: LocalPublic, total: Total) -> Array:
-        """The average of one mode's factors, which the sites adopt (E1.2)."""
-        return self._average(total.arrays[f"mode{mode}"], total, public.factors[mode - 1])
+        """The average of one mode's factors, which the sites adopt (E1.2); paper variant: eq. 3.12 as printed."""
+        summed, old = total.arrays[f"mode{mode}"], public.factors[mode - 1]
+        if self.params.variant == "paper":
+            return old + self._alpha(total.members) * (summed / total.members - old)
+        return self._average(summed, total, old)
+
+    def _alpha(self, sites: int) -> float:
+        """eta gamma T of the printed server step."""
+        return rate_at(self.params.learning_rate, 1, self.params.zeros) * self.params.elastic * sites
 
     def _average(self, summed: Array, total: Total, old: Array) -> Array:
         if total.members == 1 and total.weight == 1.0:
@@ -183,11 +200,16 @@ class LocalTF(Phased[LocalParams, LocalPublic, LocalPrivate]):
     def init_site(self, site: Site, public: LocalPublic, rng: np.random.Generator) -> LocalPrivate:
         tensor, p = site.counts(), self.params
         patients = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
-        return LocalPrivate(patients, public.factors)
+        if p.variant == "corrected":
+            return LocalPrivate(patients, public.factors)
+        own = [seeds(p.seed, "own", site.name, n).random(f.shape) for n, f in enumerate(public.factors)]
+        unit = [f / np.linalg.norm(f, axis=0) for f in own]
+        return LocalPrivate(patients, tuple(open_factors(unit, zeros=p.zeros)))  # line 1 (E0.18)
 
     def _passes(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Passed:
-        """``local_passes`` passes from the shared factors."""
-        return self._run(self.records(site, public), site.name, private, public.factors, None)
+        """``local_passes`` passes from the shared factors; paper variant: the first from the site's own random ones."""
+        begun = private.factors if self.params.variant == "paper" and not private.passes else public.factors
+        return self._run(self.records(site, public), site.name, private, begun, None)
 
     def _run(
         self, tensor: SparseTensor, site: str, private: LocalPrivate, factors: Factors, elastic: Elastic | None

@@ -22,10 +22,11 @@ from __future__ import annotations
 import warnings
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Self
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError, Divergence
 from polyclinic.methods import facts as known
@@ -55,7 +56,7 @@ class TRIPParams(StartedParams):
         None,
         gt=0,
         description="Consensus penalty omega at the start, in units of mean tr(Gram)/R; None: 0.03 after a "
-        "Gram start or warm-up, 3 after a wide start (few patients), 1 without.",
+        "Gram start or warm-up, 3 after a wide start (few patients), 1 without. Paper variant: omega itself, 1.",
     )
     penalty_growth: float = Field(1.05, ge=1, le=1.5, description="Factor of omega per round (1 leaves a gap of 2 %).")
     warmup: int = Field(
@@ -66,6 +67,13 @@ class TRIPParams(StartedParams):
         True,
         description="Rounds after a Gram or wide start carry 32 bits a number, else 64.",
     )
+
+    @model_validator(mode="after")
+    def _algorithm_1(self) -> Self:
+        if self.variant == "paper":  # no signs (E2.11), one omega in absolute units (E2.5)
+            for name, value in {"nonnegative": False, "penalty": self.penalty or 1.0, "penalty_growth": 1.0}.items():
+                object.__setattr__(self, name, value)
+        return self
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -119,15 +127,18 @@ class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         return Starter(self.params, leaps=True)
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> TRIPPublic:
-        """Factors public and random, or from the Gram of hashed codes; multipliers 0."""
+        """Factors public and random, or from the Gram of hashed codes (E2.10); multipliers 0."""
         if self.params.privacy is not None:
             raise ConfigError("TRIP adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None")
         begun, factors = self.starter.begin(setting)
-        return self.begun_from(TRIPPublic(factors=factors, start=begun, saturation=self.params.public_saturation))
+        public = self.begun_from(TRIPPublic(factors=factors, start=begun, saturation=self.params.public_saturation))
+        if self.params.variant == "corrected":
+            return public
+        return replace(public, omega=(self.penalty_from(begun),) * len(factors), base=(1.0,) * len(factors))
 
     def begun_from(self, public: TRIPPublic) -> TRIPPublic:
         """B = A, Y = 0: what eq. 10 to 12 begin with."""
-        twins = public.factors if self.params.distinct else ()
+        twins = public.factors if self.params.distinct or self.params.variant == "paper" else ()
         return replace(public, twins=twins, multipliers=tuple(np.zeros_like(f) for f in twins))
 
     def begun(self, public: TRIPPublic) -> TRIPPublic:
@@ -213,6 +224,9 @@ class Scale(Phase[TRIPPublic, TRIPPrivate]):
 
     fit: TRIP
 
+    def due(self, public: TRIPPublic) -> bool:
+        return self.fit.params.variant == "corrected"
+
     def step(self, public: TRIPPublic) -> Step:
         return Step(public.round, "scale", {"gram": (len(public.factors),)}, bound=HEADROOM, counts=False)
 
@@ -256,7 +270,8 @@ class Consensus(Rounds[TRIPPublic, TRIPPrivate]):
         for n, (shared, own, omega) in enumerate(zip(public.factors, private.locals, private.omega)):
             gap += float(np.square(shared - own).sum())
             duals[n] = duals[n] + omega * (shared - own)  # E2.4
-        current = [patients, *public.factors]
+        printed = self.fit.params.variant == "paper"  # Pi_k has the hospital's own other modes (E2.12)
+        current = [patients, *(private.locals if printed and private.locals else public.factors)]
         for n, (shared, omega) in enumerate(zip(public.factors, public.omega), start=1):
             g = cp.gram(current, n) + omega * np.eye(public.rank)  # eq. 9: Pi'Pi + omega I
             target = mttkrp(tensor, current, n) + omega * shared + duals[n - 1]
@@ -285,9 +300,10 @@ class Consensus(Rounds[TRIPPublic, TRIPPrivate]):
             summed = omega * sums[f"mode{n + 1}"]  # sum_k (omega A_k - H_k)
             if p.variant == "paper":
                 summed = summed - omega * sums[f"dual{n + 1}"]
-            if p.distinct:
+            if public.twins:
                 lam, twin, y = p.distinct * public.base[n], public.twins[n], public.multipliers[n]
-                new, twin, y = distinct_step(summed, members * omega, lam, twin, y, p.nonnegative, p.variant)
+                mu = omega if p.variant == "paper" else members * omega
+                new, twin, y = distinct_step(summed, members * omega, mu, lam, twin, y, p.nonnegative, p.variant)
                 twins.append(twin)
                 multipliers.append(y)
             else:

@@ -15,6 +15,7 @@ Array = NDArray[np.float64]
 def distinct_step(
     summed: Array,
     weight: float,
+    mu: float,
     lam: float,
     twin: Array,
     y: Array,
@@ -23,13 +24,12 @@ def distinct_step(
 ) -> tuple[Array, Array, Array]:
     """A, B and Y of one mode under the distinctness penalty lambda/2 ||I - B'A||^2, B = A (eq. 10-12 corrected, E2.2, E2.3).
 
-    ``summed`` is sum_k (omega A_k - H_k) and ``weight`` is K omega. Never forms an I x I matrix (Woodbury).
+    ``summed`` is sum_k (omega A_k - H_k), ``weight`` is K omega, ``mu`` the penalty of B = A. Never forms an I x I matrix (Woodbury).
     """
-    mu = weight
     a = _shifted_solve(mu + weight, lam, twin, summed + mu * twin + y + lam * twin)
     if nonnegative:
         a = np.maximum(a, 0.0)
-    if variant == "paper":  # as the authors ran it: B is the previous A, the constraint is vacuous (E2.3)
+    if variant == "paper":  # printed (11), (12) from Y = 0: B is the previous A, the constraint is vacuous (E2.3)
         return a, a, np.zeros_like(y)
     b = _shifted_solve(mu, lam, a, (mu + lam) * a - y)
     return a, b, y + mu * (b - a)

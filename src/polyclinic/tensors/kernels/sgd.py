@@ -153,7 +153,8 @@ def sgd_epoch(
     """One shuffled pass of stochastic gradient descent over the nonzeros.
 
     For the entry at (i, j, k): a_i -= eta * e * (b_j * c_k) (eq. 13) and b_j -= eta * [e * (a_i * c_k) + pull_j *
-    (b_j - b^_j)] (eq. 17), e the residual, all gradients at the old rows.
+    (b_j - b^_j)] (eq. 17), e the residual, all gradients at the old rows
+    (ERRATA E0.19).
 
     Parameters
     ----------
