@@ -246,6 +246,7 @@ class DistributedSGD(_phenotypes.DistributedSGD):
     learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None
     sparsity: float | Mapping[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
+    elastic: float
 
     def __init__(
         self,
@@ -266,6 +267,7 @@ class DistributedSGD(_phenotypes.DistributedSGD):
         learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None = ...,
         sparsity: float | Mapping[str, float] = ...,
         weights: Literal["energy", "uniform", "nonzeros"] | None = ...,
+        elastic: float = ...,
     ) -> None: ...
 
 class FederatedPCA(_standardizing.FederatedPCA):
@@ -433,6 +435,7 @@ class LocalTF(_phenotypes.LocalTF):
     learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None
     sparsity: float | Mapping[str, float]
     weights: Literal["energy", "uniform", "nonzeros"] | None
+    elastic: float
 
     def __init__(
         self,
@@ -453,6 +456,7 @@ class LocalTF(_phenotypes.LocalTF):
         learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None = ...,
         sparsity: float | Mapping[str, float] = ...,
         weights: Literal["energy", "uniform", "nonzeros"] | None = ...,
+        elastic: float = ...,
     ) -> None: ...
 
 class PARAFAC2(_phenotypes.PARAFAC2):
