@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -14,15 +16,16 @@ from polyclinic.protocol.loop import run
 from polyclinic.tensors.kernels.sgd import shuffle
 
 RANK, ROUNDS, SEED = 3, 20, 4
-Matrices = list[np.ndarray]
+Matrix = Any  # plain numpy as the papers print it
+Matrices = Any
 
 
 @pytest.fixture(scope="module")
-def sites() -> pc.Sites:
+def sites() -> Matrix:
     return pc.datasets.planted_counts(60, 8, 9, phenotypes=3, codes=(3, 4), sites=3, seed=5)
 
 
-def dense(site: pc.Site) -> np.ndarray:
+def dense(site: pc.Site) -> Matrix:
     tensor = site.counts()
     out = np.zeros(tensor.shape)
     np.add.at(out, tuple(tensor.coords.T), tensor.values)
@@ -32,7 +35,7 @@ def dense(site: pc.Site) -> np.ndarray:
 # ---- Kim et al. 2017, Algorithm 1
 
 
-def khatri_rao(a: np.ndarray, b: np.ndarray) -> np.ndarray:
+def khatri_rao(a: Matrix, b: Matrix) -> Matrix:
     return np.einsum("ir,jr->ijr", a, b).reshape(-1, a.shape[1])
 
 
@@ -61,7 +64,7 @@ def trip(tensors: Matrices, A: Matrices, omega: float, lam: float, mu: float) ->
 
 
 @pytest.mark.parametrize(("omega", "lam"), [(1.0, 0.0), (30.0, 0.0), (5.0, 0.7)])
-def test_trip_is_algorithm_1(sites: pc.Sites, omega: float, lam: float) -> None:
+def test_trip_is_algorithm_1(sites: Matrix, omega: float, lam: float) -> None:
     model = pc.TRIP(rank=RANK, rounds=ROUNDS, seed=SEED, variant="paper", penalty=omega, distinct=lam)
     ours = run(model, sites).public.factors
     begun = start(sites[0].counts().shape[1:], RANK, SEED)
@@ -71,7 +74,7 @@ def test_trip_is_algorithm_1(sites: pc.Sites, omega: float, lam: float) -> None:
         assert np.abs(a - b).max() <= 1e-8 * np.abs(b).max()
 
 
-def test_the_printed_trip_depends_on_omega_in_absolute_units(sites: pc.Sites) -> None:
+def test_the_printed_trip_depends_on_omega_in_absolute_units(sites: Matrix) -> None:
     fits = [
         pc.TRIP(rank=RANK, rounds=30, seed=SEED, variant="paper", penalty=w).fit(sites).score(sites) for w in (1, 1e6)
     ]
@@ -81,7 +84,7 @@ def test_the_printed_trip_depends_on_omega_in_absolute_units(sites: pc.Sites) ->
 # ---- Ma et al. 2021, Algorithm 3, and Ma et al. 2019, Algorithm 1
 
 
-def local_sgd(sites: pc.Sites, rate: float, gamma: float, mu: float, tau: int, *, elastic: bool) -> Matrices:
+def local_sgd(sites: Matrix, rate: float, gamma: float, mu: float, tau: int, *, elastic: bool) -> Matrices:
     """Both algorithms: ``elastic`` is DPFact (hospitals keep their factors, eq. 17 pulls), else LocalTF (they adopt)."""
     shape = sites[0].counts().shape[1:]
     G = open_factors(start(shape, RANK, SEED), zeros="missing")
@@ -113,8 +116,8 @@ def local_sgd(sites: pc.Sites, rate: float, gamma: float, mu: float, tau: int, *
 
 @pytest.mark.parametrize("tau", [1, 2])
 @pytest.mark.parametrize("mu", [0.0, 0.05])
-def test_localtf_is_algorithm_3(sites: pc.Sites, tau: int, mu: float) -> None:
-    settings = {"learning_rate": 0.01, "elastic": 5.0, "sparsity": mu, "local_passes": tau}
+def test_localtf_is_algorithm_3(sites: Matrix, tau: int, mu: float) -> None:
+    settings: dict[str, Any] = {"learning_rate": 0.01, "elastic": 5.0, "sparsity": mu, "local_passes": tau}
     model = pc.LocalTF(rank=RANK, rounds=ROUNDS, tol=0.0, seed=SEED, variant="paper", **settings)
     printed = local_sgd(sites, 0.01, 5.0, mu, tau, elastic=False)
     for a, b in zip(run(model, sites).public.factors, printed):
@@ -123,8 +126,8 @@ def test_localtf_is_algorithm_3(sites: pc.Sites, tau: int, mu: float) -> None:
 
 @pytest.mark.parametrize("tau", [1, 2])
 @pytest.mark.parametrize("mu", [0.0, 0.05])
-def test_dpfact_is_algorithm_1(sites: pc.Sites, tau: int, mu: float) -> None:
-    settings = {"learning_rate": 0.01, "elastic": 5.0, "sparsity": mu, "local_passes": tau}
+def test_dpfact_is_algorithm_1(sites: Matrix, tau: int, mu: float) -> None:
+    settings: dict[str, Any] = {"learning_rate": 0.01, "elastic": 5.0, "sparsity": mu, "local_passes": tau}
     model = pc.DPFact(rank=RANK, rounds=ROUNDS, tol=0.0, seed=SEED, variant="paper", **settings)
     printed = local_sgd(sites, 0.01, 5.0, mu, tau, elastic=True)
     for a, b in zip(run(model, sites).public.factors, printed):
@@ -132,8 +135,15 @@ def test_dpfact_is_algorithm_1(sites: pc.Sites, tau: int, mu: float) -> None:
 
 
 @pytest.mark.parametrize("cls", [pc.LocalTF, pc.DPFact])
-def test_a_printed_rate_that_diverges_names_a_rate_that_runs(sites: pc.Sites, cls: type) -> None:
-    settings = {"rank": RANK, "rounds": 5, "seed": SEED, "variant": "paper", "elastic": 0.01, "sparsity": 0.0}
+def test_a_printed_rate_that_diverges_names_a_rate_that_runs(sites: Matrix, cls: type) -> None:
+    settings: dict[str, Any] = {
+        "rank": RANK,
+        "rounds": 5,
+        "seed": SEED,
+        "variant": "paper",
+        "elastic": 0.01,
+        "sparsity": 0.0,
+    }
     with pytest.raises(Divergence) as refused:
         cls(learning_rate=5.0, **settings).fit(sites)
     rate = float(str(refused.value.hint).rsplit("try ", 1)[1])
@@ -143,7 +153,7 @@ def test_a_printed_rate_that_diverges_names_a_rate_that_runs(sites: pc.Sites, cl
 # ---- private EM: eq. 2 to 4
 
 
-def printed_em(x: np.ndarray, weights: np.ndarray, means: np.ndarray, covariances: np.ndarray) -> Matrices:
+def printed_em(x: Matrix, weights: Matrix, means: Matrix, covariances: Matrix) -> Matrices:
     for _ in range(ROUNDS):
         away = x[:, None] - means
         size = np.einsum("njp,jpq,njq->nj", away, np.linalg.inv(covariances), away)
