@@ -85,6 +85,7 @@ test-all: setup lint
 bench: setup
 	@$(BIN)/uv pip install --quiet --python $(PY) -e ".[bench]" || $(PY) -m pip install --quiet -e ".[bench]"
 	$(PY) benchmarks/goals.py
+	$(PY) benchmarks/auc_coverage.py
 	$(PY) benchmarks/run.py --cpu
 
 docs: setup

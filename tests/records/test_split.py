@@ -189,4 +189,6 @@ def test_a_divided_source_accounts_for_events_without_partner_and_for_codes_of_f
     assert [a["patients"] for a in left] == [95, 75, 63]
     page = (tmp_path / "run" / "report.html").read_text()
     assert "2 sites were joined into one, others 1, so that none has fewer than 11 patients" in page
-    assert "patients of the sources who take no part" in page
+    flow = json.loads((tmp_path / "run" / "study.json").read_text())["flow"]
+    assert [b["patients"] for b in flow] == [95, 75, 63]
+    assert json.loads((tmp_path / "run" / "metrics.json").read_text())["patients_left_out"] == 32

@@ -58,7 +58,12 @@ def publish(
     findings: Findings | None = vars(model).get("findings_")
     private = dict(head["study"]).get("privacy") is not None
     figures = _figures(model, findings, local)
-    folder.write_json(folder.study, {**head, "flow": _flow(findings, private, minimum)})
+    counts = () if private else _counts(findings, local)
+    flow = _flow(findings, counts, minimum)
+    folder.write_json(folder.study, {**head, "flow": flow})
+    if counts:
+        hidden = flow[0]["patients"] is None  # few left: the number of those who take part is shown
+        figures["patients_left_out"] = None if hidden else max(counts[0] - counts[2], 0)
     if findings is not None:
         folder.write_json(folder.path / "findings.json", findings.to_json())
     value = vars(model).get("result_")
@@ -103,19 +108,26 @@ def _figures(model: Configured, findings: Findings | None, local: Sequence[Site]
     }
 
 
-def _flow(findings: Findings | None, private: bool, minimum: int) -> list[dict[str, object]]:
+def _counts(findings: Findings | None, local: Sequence[Site]) -> tuple[int, ...]:
+    """Patients in the sources, with codes, and taking part: summed over the sites, or counted where all are in this process."""
+    if findings is not None and findings.flow:
+        return findings.flow
+    sources = [s.source or (s.patients, s.patients) for s in local]
+    return (sum(a for a, _ in sources), sum(b for _, b in sources), sum(s.patients for s in local)) if local else ()
+
+
+def _flow(findings: Findings | None, counted: Sequence[int], minimum: int) -> list[dict[str, object]]:
     """Who is left after each step, in boxes; a count that few patients separate from a later one is not shown.
 
     With ``[privacy]`` only numbers that the budget covers are given, with their noise.
     """
-    if findings is None:
+    if findings is None and not counted:
         return []
-    o, noisy = findings.outcome, findings.forecast is not None
-    source, coded = findings.flow[:2] if findings.flow else (None, None)
-    counts = {"source": source, "has_codes": coded, "takes_part": findings.patients or None}
-    steps = [Attrition(k, n, 0) for k, n in counts.items() if n is not None]
-    shown = {str(s["step"]): s["patients"] for s in (shared(steps, minimum) if not private else ())}
-    if noisy:
+    o = None if findings is None else findings.outcome
+    noisy = findings is not None and findings.forecast is not None
+    steps = [Attrition(k, n, 0) for k, n in zip(BOXES, counted)]
+    shown = {str(s["step"]): s["patients"] for s in shared(steps, minimum)}
+    if findings is not None and noisy:
         shown = {"takes_part": findings.patients}
     if o is not None:
         shown |= {"outcome_known": o.patients, "outcome": None if o.note else o.events}

@@ -1,4 +1,4 @@
-"""Measure the coverage of the intervals of AUC and gain: ``python benchmarks/coverage.py [--studies 400] [--scenario 0 ...] [--seed 0]``.
+"""Measure the coverage of the intervals of AUC and gain: ``python benchmarks/auc_coverage.py [--studies 400] [--scenario 0 ...] [--seed 0]``.
 
 Seven scenarios of generated studies at six hospitals of unequal level and size: records in bursts, heavy tails, correlated
 background. The phenotypes are known, so that only the regression and its evaluation are repeated. The true value is the mean of the
