@@ -60,6 +60,7 @@ _WHERE = {
     "run_study": "polyclinic.node.run_study",
     "suggest_rank": "polyclinic.analysis.replication.suggest_rank",
     "use_device": "polyclinic.tensors.device",
+    "write_report": "polyclinic.report.export.notebook",
 }
 
 _MODULES = {name: f"polyclinic.{name}" for name in ("datasets", "errors", "metrics")} | {

@@ -45,6 +45,7 @@ from polyclinic.records.sites.from_data import from_scipy as from_scipy
 from polyclinic.records.sites.people import People as People
 from polyclinic.records.sites.site import Site as Site
 from polyclinic.report.charts import plots as plots
+from polyclinic.report.export.notebook import write_report as write_report
 from polyclinic.studies.run_folder import Run as Run
 from polyclinic.studies.run_folder import compare as compare
 from polyclinic.studies.run_folder import load as load

@@ -79,6 +79,19 @@ def test_figures_of_findings_are_charts_with_intervals_and_names() -> None:
         pc.plots.survival(model, findings, 17)
 
 
+def test_a_report_from_a_notebook_is_the_one_of_a_run_folder(tmp_path: Path) -> None:
+    sites = pc.datasets.icu_network(patients=400, seed=0, people=True)
+    model = pc.SumALS(rank=4, rounds=6).fit(sites)
+    path = pc.write_report(model, sites, tmp_path / "mine.html", name="mine")
+    page = path.read_text(encoding="utf-8")
+    assert [p.name for p in tmp_path.iterdir()] == ["mine.html"]
+    findings = pc.evaluate(model, sites)
+    assert findings.outcome is not None and findings.outcome.auc is not None
+    assert f"AUC {findings.outcome.auc.value:.2f}" in page and 'aria-label="Forest plot"' in page
+    for tab in ("summary", "model", "maps", "findings", "course", "privacy", "method"):
+        assert f'id="panel-{tab}"' in page
+
+
 def test_a_persons_names_are_kept_in_the_model_file_and_shown(tmp_path: Path) -> None:
     sites = pc.datasets.icu_network(patients=200, seed=0)
     model = pc.CPALS(rank=2, seed=0).fit(sites).result_

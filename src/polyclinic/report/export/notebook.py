@@ -1,0 +1,44 @@
+"""A report from a notebook: the file that a run folder gives, of a fitted model and its hospitals."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from polyclinic.analysis.evaluate import evaluate
+from polyclinic.config import Study
+from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.records.sites.site import Site
+from polyclinic.report import html
+from polyclinic.studies.publish import publish
+from polyclinic.studies.run_folder import RunFolder
+
+
+def write_report(
+    model: Any, sites: Sequence[Site], out: str | Path = "report.html", *, name: str = "notebook", findings: Any = None
+) -> Path:
+    """Write the report of a fitted model as one HTML file, as a run folder would give it.
+
+    Parameters
+    ----------
+    model
+        A fitted estimator.
+    sites
+        The hospitals that it was fitted on.
+    findings
+        Of :func:`polyclinic.evaluate`; None: phenotypes without a privacy budget are evaluated here.
+    """
+    sums = {k: v for k, v in dict(model.params).items() if k == "aggregation"}  # a central method has none
+    study = Study.parse({"study": {"name": name}, "method": {"name": model.name, **sums}})
+    exact = model.privacy_.guarantee == "none"
+    if findings is None and exact and isinstance(model.result_, Phenotypes):
+        findings = evaluate(model, sites)
+    if findings is not None:
+        model.findings_ = findings
+    head = {"study": study.to_json(), "sites": sorted(s.name for s in sites), "versions": RunFolder.manifest()}
+    with TemporaryDirectory() as place:
+        folder = RunFolder.create(Path(place) / "run")
+        publish(folder, model, head, local=sites)
+        return html.write_report(folder, out=Path(out))
