@@ -34,6 +34,14 @@ KEYS = {  # read by the engine between hospitals, which has no model for its key
         "Memory that a study's worker may reserve (Linux; threads reserve 8 MB each, so at least 1000).",
         "none",
     ),
+    "willing": (
+        "The owner agrees that this site's part of exact sums may be computed by subtraction, so that the network may grow or shrink by this one site. Signed when the site joins.",
+        "`false`",
+    ),
+    "witnesses": (
+        '`"all"`: every other site of a study must confirm the newest ledger head before a release. Default: those that are present.',
+        "none",
+    ),
 }
 HEAD = ["| key | meaning | default |", "|---|---|---|"]
 

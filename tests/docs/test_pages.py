@@ -16,7 +16,7 @@ PAGES = [
     ROOT / "README.md",
     *(p for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.parts and "gallery" not in p.parts),
 ]
-PAPERS = sorted(p for p in (DOCS / "papers").glob("*.md") if p.stem not in ("index", "results"))
+PAPERS = sorted(p for p in (DOCS / "papers").glob("*.md") if p.stem not in ("index", "results", "literal"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
