@@ -12,20 +12,6 @@ from typing import ClassVar
 
 from polyclinic.safe_text import without_controls
 
-__all__ = [
-    "ConfigError",
-    "DataError",
-    "Divergence",
-    "LedgerError",
-    "MessageRefused",
-    "MissingExtra",
-    "PeerLost",
-    "PolicyRefusal",
-    "PolyclinicError",
-    "ProtocolMismatch",
-    "SumBurnt",
-]
-
 
 class PolyclinicError(Exception):
     """Root of the tree.

@@ -23,8 +23,6 @@ from typing import Final
 
 from polyclinic.errors import ConfigError
 
-__all__ = ["PAPERS", "Plugin", "did_you_mean", "locate", "next_door", "plug", "plugged"]
-
 PAPERS: Final = "polyclinic-papers"  # the distribution of the five papers, in this repository
 _NEXT_DOOR: Final = (
     "papers", "cycle", "dpfact_synthetic", "unpsl_synthetic", "PlantedSimilarity", "Samples", "gene_filter",

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["one_line", "without_controls"]
-
 
 def one_line(text: object) -> str:
     """The text with every character that is not printed spelled out: an escape sequence could write over what was shown.

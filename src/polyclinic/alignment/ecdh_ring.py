@@ -48,8 +48,6 @@ from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["RingCoordinator", "RingSite", "align_by_ring", "padded", "place", "ring", "step_of"]
-
 LEAST, MOST = 64, 2**16  # padded lengths of a list; an owner may allow fewer: a long list is a dictionary in disguise
 Handlers = Mapping[str, Callable[[str, dict[str, object]], list[Message]]]
 

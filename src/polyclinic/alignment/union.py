@@ -16,8 +16,6 @@ from polyclinic.records.sites.from_data import given_sites
 from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["Dictionary", "align", "align_to", "to_axes", "union"]
-
 
 def align(sites: Sequence[Site]) -> Sites:
     """Give every site the same codes in the same order.

@@ -24,8 +24,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["BYTES", "IDENTITY", "Marker", "Points", "proven", "raised"]
-
 BYTES: Final = 32
 IDENTITY: Final = bytes(BYTES)  # a valid encoding, and the same whatever it is multiplied by
 Points = NDArray[np.uint8]

@@ -16,8 +16,6 @@ from polyclinic.protocol.interfaces import Arrays, Method
 from polyclinic.protocol.params import Params
 from polyclinic.records.sites.site import Site
 
-__all__ = ["PATIENTS", "Analysis", "AnalysisParams", "NoMemory"]
-
 # limit: of the encoding of a sum
 PATIENTS: Final = 2.0**31  # patients at one site, at most; public
 

@@ -15,8 +15,6 @@ from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["CohortFlow", "CohortFlowPublic"]
-
 Array = NDArray[np.float64]
 
 

@@ -27,8 +27,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.util.table import Table
 
-__all__ = ["Completion", "CompletionPublic", "code_bits"]
-
 Array = NDArray[np.float64]
 PRIOR: Final = 3.0  # events of the marginals that every patient is thought to have beside the seen ones
 # limit: what one hidden event may add to a sum

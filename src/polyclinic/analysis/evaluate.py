@@ -46,8 +46,6 @@ from polyclinic.records.sites.from_data import given_sites
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["ACTS", "AnalysisPlan", "evaluate", "findings_of", "forecast"]
-
 ACTS: Final = ("carriers", "people", "outcome", "survival", "completion", "replicate")
 # what to write for a section that is missing; COLUMN and LEVEL stand for the source's own, which a study does not know
 LINES: Final = {

@@ -15,17 +15,6 @@ from polyclinic.analysis.statistics.roc import Area
 from polyclinic.models.phenotypes.background import background
 from polyclinic.util.table import Table
 
-__all__ = [
-    "EFFECTS",
-    "MINIMUM",
-    "MODELS",
-    "Findings",
-    "OutcomeFound",
-    "SurvivalFound",
-    "hidden_counts",
-    "without_background",
-]
-
 Array = NDArray[np.float64]
 # definition: counts from 1 to 10 are suppressed (minimum cell size 11)
 MINIMUM: Final = 11

@@ -34,8 +34,6 @@ from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Link", "LinkPublic", "partial", "residuals", "scored"]
-
 Array = NDArray[np.float64]
 
 

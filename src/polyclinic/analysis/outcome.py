@@ -23,8 +23,6 @@ from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 
-__all__ = ["BINS", "OutcomeAnalysis", "OutcomePublic"]
-
 Array = NDArray[np.float64]
 # limit: of the numbers sent; patients within a bin have one predicted risk in the ROC curve and the calibration
 BINS: Final = 192

@@ -15,8 +15,6 @@ from polyclinic.analysis.statistics.roc import Area, Ranks, calibration, curve, 
 from polyclinic.privacy.small_cells import hide_given_away
 from polyclinic.util.table import Table
 
-__all__ = ["outcome_found"]
-
 Array = NDArray[np.float64]
 # definition: significance after adjustment for multiple tests
 LEVEL: Final = 0.05

@@ -44,8 +44,6 @@ from polyclinic.protocol.outcome import Outcome as RunOutcome
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 
-__all__ = ["StudyPipeline"]
-
 KINDS: Final[dict[str, type[Analysis]]] = {
     "carriers": Prevalence,
     "people": TableOne,

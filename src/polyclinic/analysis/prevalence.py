@@ -16,8 +16,6 @@ from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["Prevalence", "PrevalencePublic"]
-
 Array = NDArray[np.float64]
 # definition: the dominance rule for a code that may be shown
 DOMINANT: Final = 0.5  # two patients may hold at most so much of a code's weight

@@ -17,18 +17,6 @@ from polyclinic.models.phenotypes.projection import LeastSquares
 from polyclinic.protocol.patient_halves import halves_of
 from polyclinic.records.sites.site import Site
 
-__all__ = [
-    "CARRIES",
-    "STANDARD",
-    "Covariates",
-    "Projector",
-    "Variable",
-    "outcome_of",
-    "public_variables",
-    "sizes_of",
-    "variables_of",
-]
-
 Array = NDArray[np.float64]
 # definition: who carries a phenotype
 CARRIES: Final = 0.05  # a patient has a phenotype that explains at least this part of the recorded activity

@@ -29,8 +29,6 @@ from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["SurvivalAnalysis", "SurvivalPublic", "survival_found"]
-
 Array = NDArray[np.float64]
 # limit: of the encoding
 BOUND: Final = 2.0**20  # of every sum, divided by the number of patients

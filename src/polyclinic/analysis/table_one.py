@@ -17,8 +17,6 @@ from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["TableOne", "TableOnePublic", "table_one"]
-
 Array = NDArray[np.float64]
 
 

@@ -15,8 +15,6 @@ from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["repeated_records"]
-
 NAMES: Final = ("procedure", "diagnosis")
 SLOTS: Final = 4  # codes of one mode in a visit, at most
 

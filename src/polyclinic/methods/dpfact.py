@@ -32,8 +32,6 @@ from polyclinic.protocol.interfaces import Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 
-__all__ = ["DPFact"]
-
 Array = NDArray[np.float64]
 FORCE: Final = 3.0  # gamma of weights="elastic", in units of the mean hospital's tr(Gram)/R
 HALFWAY: Final = 0.5  # alpha: a whole step by columns overshoots where phenotypes share codes

@@ -12,8 +12,6 @@ from pydantic import Field, model_validator
 from polyclinic.protocol.interfaces import Method, Pri
 from polyclinic.protocol.params import Parameterized, Params
 
-__all__ = ["FactorParams", "FactorPublic", "FederatedFactorization", "WeightedParams", "power_of_two"]
-
 Array = NDArray[np.float64]
 
 

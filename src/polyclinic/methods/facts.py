@@ -6,8 +6,6 @@ from typing import Final
 
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 
-__all__ = ["DPEM", "DPFACT", "LOCALMODEL", "LOCALTF", "PARAFAC2", "SUMALS", "TRIP"]
-
 SETUP: Final = StepMeaning(
     "how large the counts are in all, and how many patients", "the size of a site, where it is shown alone"
 )

@@ -21,8 +21,6 @@ from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["LocalModel"]
-
 Array = NDArray[np.float64]
 
 

@@ -34,8 +34,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["DistributedSGD", "LocalParams", "LocalPrivate", "LocalPublic", "LocalTF"]
-
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
 

@@ -36,8 +36,6 @@ from polyclinic.tensors import cp
 from polyclinic.tensors.kernels.parafac2 import course_sweep
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["PARAFAC2"]
-
 Array = NDArray[np.float64]
 ORDERED_MODES = ("visit", "time")
 LARGEST_SUM = 1e4  # limit: of a site's number, in units of ||X||^2, before the site refuses to send it

@@ -34,8 +34,6 @@ from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.likelihood import placed as placed_by_likelihood
 
-__all__ = ["SumALS"]
-
 Array = NDArray[np.float64]
 
 

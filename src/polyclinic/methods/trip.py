@@ -42,8 +42,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
 
-__all__ = ["TRIP"]
-
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
 SWEEPS = 3

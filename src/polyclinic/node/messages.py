@@ -35,29 +35,6 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import Opened
 from polyclinic.protocol.wire.sealed import Identity, digest
 
-__all__ = [
-    "ALIGN",
-    "Answer",
-    "Ask",
-    "Busy",
-    "Deliver",
-    "Done",
-    "EndStudy",
-    "Key",
-    "Letters",
-    "OutOfDate",
-    "Ping",
-    "Refused",
-    "StateMismatch",
-    "Status",
-    "SumRequest",
-    "encode_answer",
-    "open_ask",
-    "read_answer",
-    "seal_ask",
-    "tree_of",
-]
-
 ALIGN: Final = -1  # the number of the exchange before the first sum, in which the sites agree on codes
 MANY: Final = 100_000  # nodes of a study at most: 100 sites with 1,000 each; letters in one message
 MOST: Final = 2**62

@@ -11,8 +11,6 @@ from typing import Final, Literal, get_args
 
 from polyclinic.errors import ConfigError, ListRefusal, MessageRefused, ProtocolMismatch
 
-__all__ = ["SENTENCES", "Why", "told", "why_of"]
-
 Why = Literal["version", "roster", "declined", "overlap", "disk", "disagrees", "malformed", "closed"]
 
 SENTENCES: Final[Mapping[str, str]] = {

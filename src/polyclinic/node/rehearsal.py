@@ -28,8 +28,6 @@ from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Rehearsal"]
-
 DEADLINE: Final = 20.0  # seconds that the coordinator waits for a sum
 TICK: Final = 0.25  # seconds from one look of the coordinator to the next
 LAST: Final = 40 * DEADLINE  # by then a study has ended, or stopped with words

@@ -18,8 +18,6 @@ from polyclinic.studies.registry import PROTOCOLS, federated, make, read_study
 from polyclinic.studies.run_folder import Run, RunFolder
 from polyclinic.studies.simulate import run_study as simulated
 
-__all__ = ["publish", "run_study", "simulate_to"]
-
 ENDS: Final[Mapping[int, type[PolyclinicError]]] = {2: ConfigError, 3: DataError, 4: PolicyRefusal, 5: PeerLost}
 
 

@@ -10,8 +10,6 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Final, Literal
 
-__all__ = ["PLAIN", "AggregatorFacts", "KnownAttack", "MethodFacts", "StepMeaning"]
-
 Against = Literal["each", "sum", "noise"]
 
 

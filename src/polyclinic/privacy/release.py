@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 from polyclinic.errors import ProtocolMismatch
 from polyclinic.privacy.facts import PLAIN, AggregatorFacts
 
-__all__ = ["Adjacency", "Arrays", "Contribution", "Release", "Step", "Total"]
-
 Array = NDArray[np.float64]
 Arrays = Mapping[str, Array]
 Adjacency = Literal["patient", "entry"]

@@ -9,8 +9,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 
-__all__ = ["effective_contributors", "suppress"]
-
 
 def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
     """Which cells of a table of counts must not be shown, complementary ones included.

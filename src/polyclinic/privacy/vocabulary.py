@@ -22,8 +22,6 @@ from polyclinic.privacy.release import Array, Contribution, Step
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Chosen", "choose", "count_step", "counts", "paid_vocabulary"]
-
 GRID = 2.0**-16
 
 

@@ -8,8 +8,6 @@ from typing import Final
 
 from polyclinic.errors import DataError
 
-__all__ = ["STEPS", "Attrition", "Stage", "added", "shared"]
-
 STEPS: Final = ("opt-out", "cohort", "age", "washout", "study period", "observation period", "visit types", "look-back")
 
 

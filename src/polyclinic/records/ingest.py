@@ -33,8 +33,6 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.skew import skew
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Ingested", "ingest", "read_site", "read_sites"]
-
 
 @dataclass(frozen=True)
 class Ingested:

@@ -23,8 +23,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.records.source_units import units_of
 from polyclinic.tensors.skew import skew
 
-__all__ = ["Checkup", "Limits", "check", "check_node"]
-
 SMALL: Final = 11  # patients of a unit, where no owner wrote a policy; as in a simulation
 SHIFTED: Final = ("mimic3", "mimic4")  # sources that move their dates into the future
 COARSER: Final = 30  # patients a code below which coarser codes are advised (a guess)

@@ -15,8 +15,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.records.sites.small_sites import Gathered, gather
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Units", "tensors_by_unit", "units_of"]
-
 
 @dataclass(frozen=True)
 class Units:

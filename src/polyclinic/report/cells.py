@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-__all__ = ["called", "p_value", "rows_of", "span"]
-
 
 def rows_of(table: Mapping[str, Any] | None) -> list[dict[str, Any]]:
     """The rows by column; none where there is no table."""

@@ -9,8 +9,6 @@ from typing import Final
 from polyclinic.report.cards import LEAST, LISTED
 from polyclinic.util.table import Table
 
-__all__ = ["TABLES", "ReportTable"]
-
 
 @dataclass(frozen=True)
 class ReportTable:

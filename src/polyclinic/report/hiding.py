@@ -9,9 +9,6 @@ from typing import Final
 from polyclinic.report.cards import PhenotypeCard
 from polyclinic.report.contents import RunContents
 
-__all__ = ["Hiding", "hiding"]
-
-
 CCS: Final = "'ccs' or 'rubric'"
 GROUPS: Final = "a CSV of groups, such as ingredients or classes"
 

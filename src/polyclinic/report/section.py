@@ -18,8 +18,6 @@ from polyclinic.plugins import Plugin, did_you_mean, plugged
 from polyclinic.report.contents import RunContents
 from polyclinic.util.table import Table
 
-__all__ = ["Section", "Shown", "Tab", "log_failure", "plugged_sections"]
-
 Shown = Mapping[str, Table | None]
 
 

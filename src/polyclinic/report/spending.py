@@ -13,8 +13,6 @@ from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.report.contents import RunContents
 
-__all__ = ["AfterRound", "SiteSpending", "spending"]
-
 POINTS: Final = 60  # rounds at which epsilon is computed, at most
 
 

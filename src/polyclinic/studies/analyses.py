@@ -35,8 +35,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.studies.halvings import evaluated, halvings
 from polyclinic.util.table import Table
 
-__all__ = ["as_begun", "folds_of", "forecast_for", "plan_of", "refused", "replication_words", "run_acts", "whole"]
-
 
 def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> AnalysisPlan:
     """The acts that a study asks for; all faults at once, before anything is read.

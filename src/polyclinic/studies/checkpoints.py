@@ -16,8 +16,6 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site
 from polyclinic.util.threads import one_thread
 
-__all__ = ["Checkpoints", "simulate"]
-
 LIMIT = 2**40  # a checkpoint is not a message: it stays on this disk
 
 

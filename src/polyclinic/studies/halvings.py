@@ -12,8 +12,6 @@ from polyclinic.protocol.aggregators import kind_of
 from polyclinic.protocol.interfaces import Method
 from polyclinic.studies.registry import find
 
-__all__ = ["Halvings", "evaluated", "halvings", "resolved"]
-
 OFF = "[study] replicate = 0 fits once"
 PAID = "fitted on two halves instead of everybody: both for the budget of one fit, because no patient is in both"
 

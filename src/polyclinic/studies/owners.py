@@ -11,8 +11,6 @@ from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.records.sites.site import Site
 
-__all__ = ["door_in_process", "owners_of"]
-
 
 def owners_of(study: Study, sites: Sequence[Site], joined: Mapping[str, Sequence[str]]) -> dict[str, tuple[Node, ...]]:
     """Site -> the nodes whose patients are in it; nobody where data were generated or given. In doubt: every node."""

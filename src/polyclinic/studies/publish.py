@@ -21,8 +21,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.studies.run_folder import Run, RunFolder
 from polyclinic.tensors.weighting import heaviest_share, weighted
 
-__all__ = ["publish"]
-
 FIT: Final = ("rmse_observed", "rmse_full", "fit")
 BOXES: Final = {
     "source": "in the sources",

@@ -14,8 +14,6 @@ from polyclinic.privacy.guarantee import noisy
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["BUILT_IN", "federated", "find", "make", "ordered", "read_study"]
-
 BUILT_IN: Final = {
     "trip": "polyclinic.methods.estimators.phenotypes:TRIP",
     "dpfact": "polyclinic.methods.estimators.phenotypes:DPFact",

@@ -33,8 +33,6 @@ from polyclinic.util.file_format import FORMAT, check_format
 if TYPE_CHECKING:
     from polyclinic.models.file import Learned
 
-__all__ = ["Run", "RunFolder", "compare", "load"]
-
 _version = cache(version)  # reads a file of metadata each time
 Model: TypeAlias = "Configured | Learned | str | Path"
 

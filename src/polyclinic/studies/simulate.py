@@ -37,8 +37,6 @@ from polyclinic.studies.publish import publish
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.matching import factor_match_score
 
-__all__ = ["gathered", "run_study", "sites_of"]
-
 SMALL = MINIMUM  # patients of a site, where no policy says otherwise: of fewer nothing could be shown
 
 

@@ -10,8 +10,6 @@ from numpy.typing import NDArray
 
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["CodeRows", "Damping", "side_by_side"]
-
 Array = NDArray[np.float64]
 Int = NDArray[np.int64]
 Damping = Literal["log", "presence", "none"]

@@ -19,8 +19,6 @@ from polyclinic.util.table import Table
 if TYPE_CHECKING:
     from polyclinic.analysis.statistics.survival_curves import Survival
 
-__all__ = ["paid_findings"]
-
 Array = NDArray[np.float64]
 # limit: precision of the simulated noise
 DRAWS = 400  # of the noise, for curves

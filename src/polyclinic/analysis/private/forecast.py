@@ -17,8 +17,6 @@ from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.util.table import Table
 
-__all__ = ["BINS", "COLUMNS", "GRADIENTS", "Asked", "Forecast", "Spending", "expected", "spend"]
-
 # Of mu^2. Looked for on diabetes-130 (10,000 and 33,653 patients); confirmed on DE-SynPUF and generated ICU patients.
 SHARES: Final[Mapping[str, float]] = {
     "carriers": 0.27,

@@ -49,8 +49,6 @@ from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
 
-__all__ = ["Linked", "PrivateLink", "PrivateLinkPublic", "expected", "judged", "reach", "too_little"]
-
 Array = NDArray[np.float64]
 # docs/dev/decisions/0012-split-half-replication.md
 PART: Final = 0.1  # of the fit's mu^2

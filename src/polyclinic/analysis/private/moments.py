@@ -31,8 +31,6 @@ from polyclinic.protocol.aggregators import facts_of
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total, seeds
 from polyclinic.records.sites.site import Site
 
-__all__ = ["PaidMoments", "PrivateFindings", "PrivateFindingsPublic"]
-
 Array = NDArray[np.float64]
 # limit: nats to which a patient's mean gain is cut, so that nobody moves the paid sum by more than 1
 FARTHEST: Final = 3.0

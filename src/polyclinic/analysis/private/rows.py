@@ -17,8 +17,6 @@ from polyclinic.records.sites.site import Site
 if TYPE_CHECKING:
     from polyclinic.analysis.private.moments import PrivateFindings, PrivateFindingsPublic
 
-__all__ = ["Records", "rows_of"]
-
 Array = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from numpy.typing import NDArray
 from polyclinic.tensors import deterministic as ordered
 from polyclinic.tensors.simd.jit import kernel
 
-__all__ = ["Observed", "Surrogate", "posterior", "surrogate"]
-
 Array = NDArray[np.float64]
 # limit: precision of the simulated patients
 DRAWS: Final = 4000

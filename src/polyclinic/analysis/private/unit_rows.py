@@ -16,8 +16,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GRID", "Part", "scaled", "summed"]
-
 Array = NDArray[np.float64]
 # limit: rows are whole multiples of it, so that their sum is exact
 GRID: Final = 2.0**-20

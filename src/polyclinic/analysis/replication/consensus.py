@@ -16,8 +16,6 @@ from polyclinic.tensors.matching import cosines, match
 if TYPE_CHECKING:
     from polyclinic.methods.factorization import FactorPublic
 
-__all__ = ["BACK", "PARTLY", "Matched", "graded", "matched"]
-
 Array = NDArray[np.float64]
 # docs/dev/decisions/0012-split-half-replication.md judges pairs of halves by it
 BACK: Final = 0.8  # cosine between halves from which a phenotype comes back

@@ -11,8 +11,6 @@ from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["permuted"]
-
 
 def permuted(sites: Sequence[Site], seed: int = 0) -> list[Site]:
     """The negative control: inside each hospital codes are permuted over the rows of their mode, so no relation is left.

@@ -6,8 +6,6 @@ from collections.abc import Sequence
 
 from polyclinic.util.table import Table
 
-__all__ = ["ranks_table", "suggestion"]
-
 COLUMNS = ("rank", "nats", "low", "high", "to_best", "se", "replicable", "suggested")
 
 

@@ -15,8 +15,6 @@ from polyclinic.protocol.interfaces import Method
 if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
-__all__ = ["KEY", "ReplicateFits"]
-
 KEY: Final = "polyclinic"
 
 

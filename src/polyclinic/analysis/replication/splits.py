@@ -40,8 +40,6 @@ from polyclinic.tensors.matching import cosines
 if TYPE_CHECKING:
     from polyclinic.methods.factorization import FactorPublic
 
-__all__ = ["Splits", "SplitsPublic", "accepted", "alike_pairs", "joined"]
-
 Array = NDArray[np.float64]
 ALIKE: Final = 0.9  # cosine of every part but one
 # definition: three standard errors, as for a phenotype that holds together

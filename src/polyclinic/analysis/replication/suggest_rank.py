@@ -14,8 +14,6 @@ from polyclinic.methods.estimators.phenotypes import SumALS
 from polyclinic.protocol.loop import run
 from polyclinic.records.sites.from_data import Data, as_sites
 
-__all__ = ["RankSuggestion", "RankTrial", "suggest_rank"]
-
 
 @dataclass(frozen=True)
 class RankTrial:

@@ -7,8 +7,6 @@ from typing import Any, TypedDict
 
 from polyclinic.analysis.simulated.presence import MINIMUM
 
-__all__ = ["AttritionStep", "attrition"]
-
 
 class AttritionStep(TypedDict):
     """One step of a source as it may be shown."""

@@ -17,8 +17,6 @@ from polyclinic.analysis.statistics.ranks import ranks_of
 from polyclinic.privacy.small_cells import suppress
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Neighbours", "neighbours"]
-
 Array = NDArray[np.float64]
 
 

@@ -20,8 +20,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["HALF", "NAMED", "CodeSums", "kept_shares"]
-
 # definition: the dominance rule
 HALF: Final = 0.5  # two patients may hold at most this part of a shown code's weight
 # definition: of a phenotype that can be named

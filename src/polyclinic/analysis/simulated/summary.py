@@ -13,8 +13,6 @@ from polyclinic.records.sites.site import Site, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.matching import recovery
 
-__all__ = ["simulated_figures", "to_truth"]
-
 
 def simulated_figures(model: object, sites: Sequence[Site]) -> dict[str, object]:
     """Return how well a model describes all patients and, for generated ones, how near it is to the planted phenotypes."""

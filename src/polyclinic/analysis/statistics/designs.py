@@ -19,8 +19,6 @@ from polyclinic.tensors.sparse import SparseTensor
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-__all__ = ["CHOSEN", "CODES", "Design", "Designs", "code_presence", "presence_by_mode", "random_placer"]
-
 Array = NDArray[np.float64]
 CODES: Final = 20  # of the ceiling: the codes that go most with the outcome in the half that is learned from
 CHOSEN: Final = ("codes", "ratios")  # designs whose columns are made from the first sums

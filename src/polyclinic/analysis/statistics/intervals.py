@@ -10,8 +10,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["Fitted", "Z", "adjusted", "chi_square", "logf", "newton", "normal_p", "wilson"]
-
 Array = NDArray[np.float64]
 Z: Final = 1.959963984540054  # definition: 95 % of a normal distribution
 

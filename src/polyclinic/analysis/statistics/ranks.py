@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
-__all__ = ["ranks_of"]
-
 
 def ranks_of(x: ArrayLike) -> NDArray[np.float64]:
     """1 for the smallest; equal numbers share the mean of their ranks.

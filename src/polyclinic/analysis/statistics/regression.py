@@ -12,8 +12,6 @@ from numpy.typing import NDArray
 from polyclinic.analysis.statistics.intervals import logf
 from polyclinic.tensors import deterministic as ordered
 
-__all__ = ["BOUND", "Climbs", "Cut", "intercept", "inverse", "profile", "unpacked"]
-
 Array = NDArray[np.float64]
 # limit: of the encoding
 BOUND: Final = 2.0**12  # of every sum, divided by the number of patients; columns are cut to 10 units

@@ -13,8 +13,6 @@ from numpy.typing import NDArray
 
 from polyclinic.analysis.statistics.intervals import Z, wilson
 
-__all__ = ["Area", "Ranks", "calibration", "curve", "inflation", "placements", "ranked"]
-
 Array = NDArray[np.float64]
 # definition: with fewer cases DeLong's interval collapses, and the score interval joins it
 FEW: Final = 30

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from polyclinic.analysis.statistics.intervals import Z, chi_square
 from polyclinic.tensors import deterministic as ordered
 
-__all__ = ["Survival", "efron", "efron_sums", "kaplan_meier", "log_rank", "restricted_mean"]
-
 Array = NDArray[np.float64]
 
 

@@ -22,8 +22,6 @@ from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.util.threads import one_thread
 
-__all__ = ["CPALS", "distinct_sweep"]
-
 Matrix = NDArray[np.float64]
 LARGEST_CARD_RANK = 128  # limit: columns whose Gram fits the shared memory of a card
 

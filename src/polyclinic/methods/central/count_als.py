@@ -26,8 +26,6 @@ if TYPE_CHECKING:
 else:
     Base = Central  # CPALS names the type: its file reads this one
 
-__all__ = ["PooledLikelihood"]
-
 Matrix = NDArray[np.float64]
 
 

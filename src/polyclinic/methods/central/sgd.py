@@ -18,8 +18,6 @@ from polyclinic.protocol.outcome import Progress
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.util.threads import one_thread
 
-__all__ = ["CPSGD"]
-
 Matrix = NDArray[np.float64]
 
 

@@ -10,8 +10,6 @@ from typing import Final, Literal
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.budget import Privacy
 
-__all__ = ["ReleasePlan", "plan_for"]
-
 # docs/explanation/privacy.md, how DPEM spends
 MARGINALS: Final = (
     0.15  # share of the budget for how often every code occurs: they are in every column (docs: privacy.md)

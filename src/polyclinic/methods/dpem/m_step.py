@@ -16,8 +16,6 @@ from polyclinic.methods.dpem.split_merge import breadth, drawn_apart, joined, pi
 from polyclinic.methods.dpem.state import Array, DPEMPublic, Factors, by_mode
 from polyclinic.protocol.interfaces import seeds
 
-__all__ = ["finished", "learned", "masses", "regrouped"]
-
 # docs/explanation/privacy.md, how DPEM spends
 CROWDED: Final = 0.07  # share of the marginals in every column, times R / the smallest number of codes of a mode
 # docs/explanation/privacy.md, how DPEM spends

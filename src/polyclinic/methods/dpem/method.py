@@ -33,8 +33,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors import device
 from polyclinic.tensors.kernels import em as em_kernels
 
-__all__ = ["DPEM"]
-
 # limit: of the encoding of a sum
 BOUND: Final = 2.0**31  # patients at one site, at most; public
 VOTE_STEPS, FREE_STEPS, LAST_STEPS = 32, 16, 50  # EM steps that place a patient: for a vote, without noise, at the end

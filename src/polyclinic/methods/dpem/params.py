@@ -9,8 +9,6 @@ from pydantic import Field, field_serializer, field_validator, model_validator
 from polyclinic.methods.dpem.prior import Prior
 from polyclinic.methods.factorization import FactorParams
 
-__all__ = ["DPEMParams"]
-
 
 class DPEMParams(FactorParams):
     """Parameters of DPEM."""

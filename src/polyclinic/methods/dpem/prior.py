@@ -17,8 +17,6 @@ from polyclinic.privacy.card.card import Card
 from polyclinic.protocol.params import Parameterized
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["Prior"]
-
 Array = NDArray[np.float64]
 KNOWN: Final = 0.5  # limit: least share of the prior's events that must lie on codes of the study
 

@@ -9,8 +9,6 @@ import numpy as np
 from polyclinic.methods.dpem.params import DPEMParams
 from polyclinic.methods.dpem.state import DPEMPublic
 
-__all__ = ["as_told", "untold"]
-
 
 def untold(public: DPEMPublic) -> DPEMPublic:
     """The fit goes on as any other: the prior has led it to its phenotypes, and is asked again at the end.

@@ -12,8 +12,6 @@ from polyclinic.tensors import device
 from polyclinic.tensors.kernels import em as em_kernels
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["VERDICT_GRID", "gains", "votes"]
-
 Array = NDArray[np.float64]
 # docs/explanation/privacy.md, a prior
 NATS: Final = 4.0  # a patient whom one of two models explains better by so much, or more, speaks with the whole voice

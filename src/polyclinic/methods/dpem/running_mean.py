@@ -8,8 +8,6 @@ import numpy as np
 
 from polyclinic.methods.dpem.state import Array, DPEMPublic
 
-__all__ = ["remembered"]
-
 
 def remembered(public: DPEMPublic, sums: Array, sd: float, *, memory: float | None = None) -> DPEMPublic:
     """The running mean of the releases, its noise and its weight, column by column.

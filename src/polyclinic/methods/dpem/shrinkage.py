@@ -10,8 +10,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["GRID", "between", "posterior_mean"]
-
 Float = NDArray[np.float64]
 
 # Ratios to the base that a code may have within a phenotype: never, hardly ever, then geometric to 300 times.

@@ -13,8 +13,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["alike", "breadth", "drawn_apart", "groups", "joined", "pieces", "split"]
-
 Array = NDArray[np.float64]
 # docs/dev/decisions/0013-dpem-budget-plan.md
 BROAD: Final = 1.5  # a union broader than this many times the median phenotype holds more than one

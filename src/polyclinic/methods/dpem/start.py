@@ -13,8 +13,6 @@ from polyclinic.methods.dpem.shrinkage import between, posterior_mean
 from polyclinic.methods.dpem.significance import stands_out
 from polyclinic.methods.dpem.state import Array, DPEMPublic, by_mode
 
-__all__ = ["leaning", "together", "with_marginals"]
-
 FLAT: Final = 0.02  # limit: share of the flat law in the marginals, so that no code is ever impossible
 TOLD: Final = 1e-4  # share of the marginals in a prior's column
 

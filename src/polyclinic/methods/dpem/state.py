@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from polyclinic.methods.dpem.budget_plan import ReleasePlan
 
-__all__ = ["Array", "DPEMPrivate", "DPEMPublic", "Factors", "by_mode", "patient_prior", "stacked"]
-
 Array: TypeAlias = NDArray[np.float64]
 Factors: TypeAlias = tuple[Array, ...]
 

@@ -26,8 +26,6 @@ from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.util.table import Table
 
-__all__ = ["Factorization", "FittedFactorization"]
-
 Array = NDArray[np.float64]
 FP = TypeVar("FP", bound=FactorParams)
 FPub = TypeVar("FPub", bound=FactorPublic)

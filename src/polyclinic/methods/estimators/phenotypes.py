@@ -29,8 +29,6 @@ from polyclinic.tensors.kernels import em as em_kernels
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
 
-__all__ = ["DPEM", "PARAFAC2", "TRIP", "DPFact", "DistributedSGD", "LocalModel", "LocalTF", "SumALS", "Topics"]
-
 SP = TypeVar("SP", bound=StartedParams)
 SPub = TypeVar("SPub", bound=StartedPublic)
 

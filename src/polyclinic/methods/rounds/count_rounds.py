@@ -24,8 +24,6 @@ if TYPE_CHECKING:
 else:
     Base = Phase  # SumALS names the types: its file reads this one
 
-__all__ = ["ClimbScore", "Climbing", "LossParams"]
-
 REST = 2  # rounds in a row that gain less than `tol`: a step further may stand still once
 
 

@@ -7,8 +7,6 @@ from typing import Literal
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["distinct_step"]
-
 Array = NDArray[np.float64]
 
 

@@ -23,8 +23,6 @@ from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.kernels import sgd
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Elastic", "Passed", "close_patients", "local_pass", "open_factors", "open_patients"]
-
 Matrix = NDArray[np.float64]
 WARM: Final = 10  # passes in patient batches; later passes take the whole site: docs/benchmarks/constants.md
 BATCHES: Final = 4  # docs/benchmarks/constants.md

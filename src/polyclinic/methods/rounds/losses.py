@@ -20,8 +20,6 @@ from polyclinic.tensors.kernels.counts import EPS, Likelihood, expected_events
 from polyclinic.tensors.likelihood import same_scale
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["TOL", "Climb", "Loss", "begun", "climbed", "likelihood_step", "only_counts"]
-
 Array = NDArray[np.float64]
 Loss: TypeAlias = Literal["squares", "poisson", "bernoulli"]
 

@@ -11,8 +11,6 @@ from polyclinic.protocol.interfaces import Contribution, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.weighting import log_sizes, saturation_of
 
-__all__ = ["Sizes", "own_sizes", "setup", "sizes_of"]
-
 
 @dataclass(frozen=True)
 class Sizes:

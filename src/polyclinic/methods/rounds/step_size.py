@@ -13,8 +13,6 @@ from pydantic import BaseModel, ConfigDict, Field
 from polyclinic.tensors import cp
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Conditions", "Rate", "Schedule", "conditions", "rate_at"]
-
 Array = NDArray[np.float64]
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Any
 
-__all__ = ["Plateau"]
-
 
 @dataclass(frozen=True)
 class Plateau:

@@ -21,8 +21,6 @@ if TYPE_CHECKING:
 else:
     Base = Phase  # SumALS names the types: its file reads this one
 
-__all__ = ["SWEEPS", "Sweeps"]
-
 Array = NDArray[np.float64]
 SWEEPS = 3
 

@@ -18,8 +18,6 @@ from polyclinic.methods.rounds.phases import Exact, Rounds, modes
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 
-__all__ = ["WarmUp"]
-
 Array = NDArray[np.float64]
 
 

@@ -30,8 +30,6 @@ from polyclinic.tensors.deterministic import (
 )
 from polyclinic.tensors.simd.jit import kernel
 
-__all__ = ["candidates", "explains"]
-
 Array = NDArray[np.float64]
 SUBSETS: Final = 8  # kept of a beam
 CANDIDATES: Final = 12  # in all; models take their places first

@@ -25,8 +25,6 @@ from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Tota
 from polyclinic.protocol.params import Parameterized
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Start", "StartPhase", "Started", "StartedParams", "StartedPublic", "Starter"]
-
 Array = NDArray[np.float64]
 ARRIVED: Final = 0.002  # share of the explained energy that a round gains at the end of a fit ...
 WANDERING: Final = 0.0005  # ... after a random start, which rests on plateaus on its way

@@ -37,8 +37,6 @@ from polyclinic.tensors import deterministic as ordered
 from polyclinic.tensors.kernels.mttkrp import mttkrp
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["GramStart"]
-
 Array = NDArray[np.float64]
 PATIENTS: Final = 16  # limit: patients a cell, at least, in every Gram that is shown
 STARTS: Final = 6  # docs/benchmarks/constants.md

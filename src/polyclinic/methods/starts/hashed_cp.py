@@ -21,8 +21,6 @@ from polyclinic.tensors.deterministic import cholesky, power
 from polyclinic.tensors.matching import match
 from polyclinic.tensors.simd.jit import kernel
 
-__all__ = ["Coarse", "coarse", "replicable_rank"]
-
 Matrix = NDArray[np.float64]
 ITERATIONS: Final = 300  # docs/benchmarks/constants.md
 # docs/benchmarks/constants.md

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["BLOCK", "CELLS", "blocks", "bucket_sizes", "cells_of", "maps", "row_energies"]
-
 Array = NDArray[np.float64]
 CELLS: Final = 64
 BLOCK: Final = 65_536  # limit: patients whose cells are held at once

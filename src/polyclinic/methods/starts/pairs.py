@@ -30,8 +30,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors import deterministic as ordered
 from polyclinic.tensors.side_by_side import CodeRows, side_by_side
 
-__all__ = ["Codes", "CooccurringCodes", "PairsPublic", "pair_em", "pairs_before", "replicating", "warn_of_low_rank"]
-
 Array = NDArray[np.float64]
 PATIENTS: Final = 2.0**31  # limit: patients at one site, at most
 CODES: Final = 300  # limit: codes of the matrix, those with most patients

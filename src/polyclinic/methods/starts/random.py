@@ -9,8 +9,6 @@ from numpy.typing import NDArray
 
 from polyclinic.protocol.interfaces import seeds
 
-__all__ = ["start"]
-
 
 def start(shape: Sequence[int], rank: int, seed: int) -> list[NDArray[np.float64]]:
     """Random non-negative feature factors, (I_n, rank) each, columns of length 1.

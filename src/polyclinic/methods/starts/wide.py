@@ -34,8 +34,6 @@ from polyclinic.tensors import deterministic as ordered
 from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["ROUNDS", "SEARCHED", "VOCABULARY", "WideStart", "searched"]
-
 Array = NDArray[np.float64]
 VOCABULARY: Final = 1024  # codes, at most, that are all searched among
 SEARCHED: Final = 512  # of more codes: those with most energy in their mode

@@ -6,8 +6,6 @@ import numpy as np
 from numpy.typing import NDArray
 from scipy.special import gammaln, polygamma, psi
 
-__all__ = ["columns_bound", "fixed_point", "patients_bound"]
-
 Array = NDArray[np.float64]
 
 

@@ -7,8 +7,6 @@ from typing import Final
 from polyclinic.methods.facts import RARE, SCORE
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 
-__all__ = ["TOPICS"]
-
 PAIRS: Final = {
     "codes": StepMeaning("how many of your patients have each code", RARE),
     "pairs": StepMeaning(

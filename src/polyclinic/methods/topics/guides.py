@@ -12,8 +12,6 @@ from pydantic import BeforeValidator
 from polyclinic.errors import ConfigError
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["Guides", "guided_codes"]
-
 
 def _checked(value: Any) -> Any:
     if value is None:

@@ -14,8 +14,6 @@ from polyclinic.methods.factorization import FactorParams
 from polyclinic.methods.starts.pairs import PairsPublic
 from polyclinic.methods.topics.guides import Guides
 
-__all__ = ["TopicsParams", "TopicsPrivate", "TopicsPublic"]
-
 Array = NDArray[np.float64]
 
 

@@ -40,8 +40,6 @@ from polyclinic.studies import registry
 from polyclinic.tensors import device
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["admit", "asked", "consent", "doubts", "setting_tree"]
-
 NUMBERS: Final = 2**22  # of one release, and of the model; [keys] max_numbers lowers or raises it
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 

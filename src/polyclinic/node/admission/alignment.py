@@ -22,8 +22,6 @@ from polyclinic.protocol.interfaces import Exchange, Message, Roster, Total
 from polyclinic.protocol.wire.sealed import Identity, Party, SealedMessage, digest
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["Modes", "SiteAligner", "office"]
-
 Handlers = Mapping[str, Callable[[str, dict[str, object]], list[Message]]]
 
 

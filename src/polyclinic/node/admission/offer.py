@@ -13,8 +13,6 @@ from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.safe_text import one_line
 from polyclinic.studies.halvings import halvings
 
-__all__ = ["Offer"]
-
 NONE: Final = "none: no bound on what the released sums reveal about a patient"
 TOLD: Final = (
     "study",

@@ -19,8 +19,6 @@ from polyclinic.node.enrolment.folders import SiteFolder
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.privacy.ledger.entries import Erase
 
-__all__ = ["drop_data", "erase", "seconds", "sweep"]
-
 DATA: Final = ("data", "releases")  # folders of a study with patients in them
 STATES: Final = ("state.ckpt", "private-*.ckpt", "*.part")
 INGESTED: Final = ("tensor.npz", "events.parquet", "labels.parquet", "features.parquet", "manifest.json")

@@ -24,8 +24,6 @@ from polyclinic.protocol.wire import encoding as wire
 if TYPE_CHECKING:
     from polyclinic.node.coordinator.coordinator import Coordinator
 
-__all__ = ["ENDED", "Attempt"]
-
 ENDED: Final = b"ended"  # in the place of a chain: there is no sum left
 
 

@@ -39,8 +39,6 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import Opened
 from polyclinic.protocol.wire.sealed import Identity
 
-__all__ = ["Coordinator"]
-
 ATTEMPTS: Final = 50  # of one secure sum, before the run stops (it can be resumed)
 BROKEN: Final = 20  # of these in a row that one and the same site could not read: more than crashes do
 ALIGNING: Final = 5  # attempts to agree on codes

@@ -13,8 +13,6 @@ from polyclinic.protocol.wire.chain import Opened
 if TYPE_CHECKING:
     from polyclinic.node.coordinator.coordinator import Coordinator
 
-__all__ = ["DecentralisedRound"]
-
 
 class DecentralisedRound:
     """One sum after the other, of a coordinator that sees no total."""

@@ -30,8 +30,6 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import ChainLink, grow, state_digest, within
 from polyclinic.protocol.wire.traffic import Traffic
 
-__all__ = ["Finish", "Handover", "most_alike"]
-
 OWN: Final = frozenset({"seconds", "bytes_up", "bytes_down"})  # of a round: each site has its own figures
 ODD: Final = (KeyError, TypeError, ValueError, AttributeError, OverflowError, PolyclinicError)
 

@@ -34,8 +34,6 @@ from polyclinic.privacy.ledger.witness import Witness
 from polyclinic.protocol.schema import shown
 from polyclinic.protocol.wire.sealed import Identity
 
-__all__ = ["Script", "Sending", "SiteRegistry", "SiteState"]
-
 TICK: Final = 0.05  # seconds after which a site that is busy is asked again
 EVERY: Final = 1.0  # seconds between signs of life
 SILENT: Final = 6.0  # seconds without one: the site counts as lost until it answers again

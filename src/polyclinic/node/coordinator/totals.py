@@ -9,8 +9,6 @@ from typing import Any, Final
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.chain import Opened
 
-__all__ = ["Totals"]
-
 AT_ONCE: Final = 32 * 2**20  # bytes of totals in one message, about; the rest in the next
 
 

@@ -19,8 +19,6 @@ from polyclinic.protocol.outcome import Outcome, Progress
 from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.studies import registry
 
-__all__ = ["carry", "driver_of"]
-
 TICK: Final = 0.05  # seconds after which the driver looks at the clock, whatever happens
 Ask = Callable[[str, bytes, float], bytes | None]
 

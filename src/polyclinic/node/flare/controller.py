@@ -21,8 +21,6 @@ from polyclinic.node.flare.result import write_outcome
 from polyclinic.node.signed_study import read_order
 from polyclinic.util.threads import one_thread
 
-__all__ = ["COORDINATOR_FOLDER", "StudyController"]
-
 SPARE: Final = 64 * 2**10  # bytes kept free, so that a full disk can still be written down
 COORDINATOR_FOLDER = "POLYCLINIC_COORDINATOR"  # the coordinator's folder; set by `coordinator start`
 

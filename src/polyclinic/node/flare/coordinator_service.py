@@ -34,8 +34,6 @@ from polyclinic.node.flare.session import connected, quiet, session
 from polyclinic.node.flare.startup_files import inside
 from polyclinic.node.signed_study import StudyOrder, read_order
 
-__all__ = ["need_running", "order_of", "prune", "readmit", "revoke", "start", "state_of", "status", "stop"]
-
 
 def environment(folder: CoordinatorFolder) -> dict[str, str]:
     """What the server and its job processes find."""

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-__all__ = ["limit_frames", "unspoken"]
-
 
 def limit_frames() -> None:
     """FLARE believes a length of up to 2 GB in front of a frame and allocates it (measured: 2.3 GB after 200 garbage

@@ -17,8 +17,6 @@ from polyclinic.node.signed_study import StudyOrder
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
-__all__ = ["follow"]
-
 ENDED: Final = ("finished", "stopped", "failed")
 LEGS: Final = 20
 AWAY: Final = 25.0  # seconds after which a site that is connected, but not in this leg, is worth a new leg

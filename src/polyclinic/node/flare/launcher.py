@@ -29,8 +29,6 @@ from polyclinic.node.doctor.processes import Recorded, end, forget, record
 from polyclinic.node.enrolment.folders import SiteFolder, append_event, private, write_json
 from polyclinic.node.flare.executor import NODE
 
-__all__ = ["Rejoin", "SiteLauncher"]
-
 RESTARTS: Final = 5
 JOB: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,127}")
 

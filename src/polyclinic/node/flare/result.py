@@ -20,8 +20,6 @@ from polyclinic.protocol.wire.chain import count_votes
 from polyclinic.protocol.wire.traffic import Traffic
 from polyclinic.studies import registry
 
-__all__ = ["read_books", "read_certified", "read_model", "read_outcome", "write_outcome"]
-
 
 def write_outcome(folder: Path, outcome: Outcome) -> Path:
     """Write ``outcome.ckpt``: everything public of an outcome."""

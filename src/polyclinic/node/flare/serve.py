@@ -8,8 +8,6 @@ import sys
 
 from polyclinic.node.flare.frames import limit_frames, unspoken
 
-__all__ = ["main"]
-
 
 def main(kind: str, workspace: str, name: str) -> None:
     """Run FLARE's server or client in this process."""

@@ -20,8 +20,6 @@ from polyclinic.node.signed_study import StudyOrder
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
-__all__ = ["connected", "quiet", "session", "submit"]
-
 
 @contextlib.contextmanager
 def quiet() -> Iterator[None]:

@@ -22,8 +22,6 @@ from polyclinic.node.flare import need_flare
 from polyclinic.node.flare.coordinator_service import _sweep
 from polyclinic.node.flare.executor import NODE
 
-__all__ = ["in_fault", "start", "status", "stop"]
-
 
 def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
     """Start the site's client; it connects by itself, also to a coordinator that comes later."""

@@ -8,8 +8,6 @@ from typing import Any, Final
 from polyclinic.node.enrolment.folders import private, write_json
 from polyclinic.protocol.wire import encoding as wire
 
-__all__ = ["ADMIN", "CONTROLLER", "EXECUTOR", "PROJECT", "admin_kit", "inside", "job_folder", "server_kit", "site_kit"]
-
 PROJECT: Final = "polyclinic"
 ADMIN: Final = "coordinator@polyclinic.local"
 CONTROLLER: Final = "polyclinic.node.flare.controller.StudyController"

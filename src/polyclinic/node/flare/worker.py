@@ -26,8 +26,6 @@ from polyclinic.privacy.ledger.rollback_check import RollbackCheck
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.util.threads import one_thread
 
-__all__ = ["Worker"]
-
 PATIENCE: Final = 5.0  # seconds an ask waits for its answer before it says "busy"
 ASKS: Final = 16  # of the coordinator, worked on at a time
 QUEUE: Final = (

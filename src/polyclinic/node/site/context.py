@@ -10,8 +10,6 @@ from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.protocol.interfaces import Aggregator, Exchange, Method, Roster
 from polyclinic.records.sites.site import Site
 
-__all__ = ["Aligner", "SiteContext"]
-
 
 def _unasked(sites: tuple[str, ...], write: bool) -> None:
     """Nobody compares lists where all sites are in one hand."""

@@ -22,8 +22,6 @@ from polyclinic.protocol.interfaces import Exchange, Message, Step
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import digest, octets
 
-__all__ = ["Inbox", "Open", "open_batch", "seal_batch"]
-
 SIGNATURE: Final = 64
 
 

@@ -23,8 +23,6 @@ from polyclinic.node.messages import Done, Key, Status, encode_answer, read_answ
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.tensors.io import atomic
 
-__all__ = ["Mark", "Record"]
-
 
 @dataclass
 class Mark:

@@ -24,8 +24,6 @@ from polyclinic.protocol.wire import chain as certificate
 from polyclinic.protocol.wire.chain import Opened
 from polyclinic.protocol.wire.sealed import Identity
 
-__all__ = ["SiteReplica"]
-
 
 class SiteReplica:
     """The fold of one study at one site.

@@ -51,8 +51,6 @@ from polyclinic.protocol.public_state import CoordinatorState
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.util.threads import one_thread
 
-__all__ = ["SiteStudy"]
-
 ANSWERS: Final = 16  # remembered, should the same be asked again
 
 

@@ -18,8 +18,6 @@ from polyclinic.privacy.ledger.entries import Counted, Evaluate, Refuse, Reserve
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy, StudyRequest, price
 
-__all__ = ["BudgetHolder"]
-
 
 @dataclass(frozen=True)
 class BudgetHolder:

@@ -30,8 +30,6 @@ from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.policy.policy import Policy, StudyRequest
 from polyclinic.privacy.release import Contribution, Step
 
-__all__ = ["ReleaseGate", "Waits"]
-
 
 @dataclass(frozen=True)
 class Waits:

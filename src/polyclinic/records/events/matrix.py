@@ -17,8 +17,6 @@ from polyclinic.records.engine import Connection, note_skipped, reading
 from polyclinic.records.events.cohort import opt_out
 from polyclinic.records.sources.tables import describe, open_file
 
-__all__ = ["Matrix", "read_matrix"]
-
 
 @dataclass(frozen=True, eq=False)
 class Matrix:

@@ -13,8 +13,6 @@ from polyclinic.errors import ConfigError, DataError
 from polyclinic.records.engine import Connection, literal, reading
 from polyclinic.records.events.codes import Code, Group, group_of_icd
 
-__all__ = ["is_roll_up", "roll_up"]
-
 TO: Final = re.compile(r"ingredient|atc:([1-5])|ancestors:(.+)")
 LEVELS: Final = ("ATC 1st", "ATC 2nd", "ATC 3rd", "ATC 4th", "ATC 5th")
 BY_ICD: Final = ("rubric", "icd9", "icd10", "ccs", "ccsr", "chapter", "block")

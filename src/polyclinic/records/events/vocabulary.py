@@ -24,8 +24,6 @@ from polyclinic.records.events.roll_up import is_roll_up, roll_up
 from polyclinic.records.events.window_sql import lacks, tick
 from polyclinic.tensors.axis import Axis, read_public_axis
 
-__all__ = ["ModeCoverage", "Vocabulary", "choose_codes"]
-
 TOP: Final = 20  # codes listed in a coverage report
 PATIENTS: Final = "SELECT mode, code, count(DISTINCT p) FROM fact GROUP BY 1, 2"
 MATCH: Final = "events e JOIN codemap c ON c.kind = e.kind AND c.code = e.code AND c.system = coalesce(e.system, '')"

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from polyclinic.config import TensorRule
 
-__all__ = ["lacks", "lonely", "tick"]
-
 
 def tick(rule: TensorRule, of: str = "") -> str:
     """The visit or day of an event that is counted; NULL where the event cannot take part.

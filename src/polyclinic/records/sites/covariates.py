@@ -13,8 +13,6 @@ from polyclinic.records.engine import Connection, identifier, literal, note_skip
 from polyclinic.records.sites.people import People
 from polyclinic.records.sources.tables import describe
 
-__all__ = ["read_people"]
-
 PLACES = ("raw labels", "visits")
 TRUE = ("1", "1.0", "true", "t", "yes", "y")
 

@@ -11,8 +11,6 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
 
-__all__ = ["FrameColumn", "KeyColumns", "column_of", "columns_of", "visit_positions"]
-
 Index = NDArray[np.int64]
 
 

@@ -27,8 +27,6 @@ from polyclinic.records.sites.site import Site, Sites, with_overlap
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Data", "as_sites", "from_frame", "from_numpy", "from_scipy", "warn_of_odd_counts"]
-
 Index = NDArray[np.int64]
 Data: TypeAlias = SparseTensor | Site | Sequence[Site]
 Axes = Sequence[Axis | Sequence[str] | str | None]

@@ -10,8 +10,6 @@ from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
 
-__all__ = ["People"]
-
 
 @dataclass(frozen=True, eq=False)
 class People:

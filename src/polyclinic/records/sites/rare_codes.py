@@ -15,8 +15,6 @@ from polyclinic.errors import DataError
 from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["carriers", "floor", "without_cells"]
-
 
 def carriers(tensor: SparseTensor, mode: int) -> NDArray[np.int64]:
     """How many patients have each code of a feature mode in at least one cell.

@@ -15,8 +15,6 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["record_names"]
-
 _KEPT: WeakKeyDictionary[Site, list[str]] = WeakKeyDictionary()
 
 

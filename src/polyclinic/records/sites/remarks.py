@@ -11,8 +11,6 @@ import numpy as np
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 
-__all__ = ["remarks"]
-
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 # Codes that start with E or V are of both versions.
 ICD = (re.compile(r"\d{3,5}"), re.compile(r"[A-DF-UW-Z]\d[0-9A-Z]{1,5}"))

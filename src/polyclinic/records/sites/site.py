@@ -18,8 +18,6 @@ if TYPE_CHECKING:
     from polyclinic.privacy.ledger.entries import Entry
     from polyclinic.records.attrition import Attrition
 
-__all__ = ["Site", "Sites", "one_order", "pooled", "truth_of", "with_overlap"]
-
 
 @dataclass(frozen=True, eq=False)
 class Site:

@@ -15,8 +15,6 @@ from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["Gathered", "Small", "gather"]
-
 Small = Literal["merge", "skip", "refuse"]
 
 

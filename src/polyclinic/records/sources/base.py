@@ -19,8 +19,6 @@ from polyclinic.records.engine import Connection, identifier, reading, statement
 from polyclinic.records.sources.pushdown import Push
 from polyclinic.records.sources.tables import SourceTable, open_tables
 
-__all__ = ["COLUMNS", "SYSTEMS", "OpenedSource", "Tabular", "forgiving", "open_source", "source_of", "sql_of"]
-
 COLUMNS: Final = ("patient_id", "visit_id", "time", "kind", "code", "system", "value", "description", "site")
 PUSHED: Final = ("omop", "mimic3", "mimic4")  # kinds whose databases can be asked to leave rows out
 ICD: Final = ("icd9cm", "icd9proc", "icd10", "icd10cm", "icd10pcs")

@@ -11,8 +11,6 @@ from typing import Final
 from polyclinic.errors import DataError
 from polyclinic.records.engine import Connection, literal
 
-__all__ = ["csv_lines", "csv_rows"]
-
 DELIMITERS: Final = ",;\t|"
 SAMPLE: Final = 1 << 20  # bytes that are looked at for the encoding
 # A formal study leaves out a line that is too short, too long or no text, and counts it; any other refuses the file.

@@ -7,8 +7,6 @@ from typing import Final
 from polyclinic.errors import DataError
 from polyclinic.records.engine import Connection, literal, reading
 
-__all__ = ["DAYS", "recognised", "time_cell"]
-
 DAYS: Final = "days"  # whole numbers: days since an index date, as in de-identified data
 INDEX: Final = "2000-01-01"  # the day that 0 stands for
 FORMATS: Final = (

@@ -9,8 +9,6 @@ from polyclinic.records.engine import Connection
 from polyclinic.records.sources.base import OpenedSource, Tabular
 from polyclinic.records.sources.tables import SourceTable
 
-__all__ = ["open_source"]
-
 EICU = Tabular(
     "eicu",
     tables=(

@@ -11,8 +11,6 @@ from polyclinic.records.engine import Connection, identifier, literal, note_skip
 from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.csv_files import csv_lines
 
-__all__ = ["open_source"]
-
 EVENTS: Final = ("Condition", "Procedure", "MedicationRequest", "MedicationAdministration", "Observation")
 RESOURCES: Final = ("Patient", "Encounter", "Medication", *EVENTS)
 

@@ -11,8 +11,6 @@ from polyclinic.records.sources.base import COLUMNS, OpenedSource
 from polyclinic.records.sources.date_formats import recognised, time_cell
 from polyclinic.records.sources.tables import describe, hash_of, open_file, quoted
 
-__all__ = ["open_source"]
-
 REQUIRED = ("patient_id", "visit_id", "time", "kind", "code")
 
 

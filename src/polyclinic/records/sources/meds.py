@@ -11,8 +11,6 @@ from polyclinic.records.engine import Connection, identifier, literal, reading, 
 from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.tables import describe, open_file
 
-__all__ = ["open_source"]
-
 KINDS: Final = {
     "DIAGNOSIS": "diagnosis",
     "CONDITION": "diagnosis",

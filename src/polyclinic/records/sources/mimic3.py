@@ -11,8 +11,6 @@ from polyclinic.records.sources.base import OpenedSource, Tabular
 from polyclinic.records.sources.pushdown import Keys, Push
 from polyclinic.records.sources.tables import SourceTable
 
-__all__ = ["ADMISSIONS", "ICU_STAYS", "keys", "mimic", "open_mimic", "open_source"]
-
 
 def keys(code: str, *times: str) -> Keys:
     """Return the keys of a table of codes, whose day is the admission's where it has none."""

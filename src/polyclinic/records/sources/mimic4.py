@@ -11,8 +11,6 @@ from polyclinic.records.sources.mimic3 import ADMISSIONS, ICU_STAYS, keys, mimic
 from polyclinic.records.sources.pushdown import Push
 from polyclinic.records.sources.tables import SourceTable
 
-__all__ = ["open_source"]
-
 CODED = "subject_id hadm_id icd_code icd_version"
 MIMIC4 = mimic(
     "mimic4",

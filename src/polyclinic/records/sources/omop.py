@@ -11,8 +11,6 @@ from polyclinic.records.sources.base import OpenedSource, Tabular, forgiving
 from polyclinic.records.sources.pushdown import Keys, Push
 from polyclinic.records.sources.tables import SourceTable
 
-__all__ = ["open_source"]
-
 
 def _keys(what: str, *times: str) -> Keys:
     return Keys("person_id", "visit_occurrence_id", times, f"{what}_concept_id", f"{what}_source_value")

@@ -17,8 +17,6 @@ from polyclinic.util.database_errors import UNSAID
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Cursor
 
-__all__ = ["address_of", "from_postgres"]
-
 # Whatever a database or role has set: texts end at their quote, dates are ISO, only the system's functions are called by
 # their bare name, and nothing is written.
 SESSION: Final = {

@@ -17,8 +17,6 @@ from polyclinic.config import Node, Study
 from polyclinic.records.attrition import STEPS
 from polyclinic.records.engine import Connection, identifier, literal
 
-__all__ = ["TYPES", "DatabaseServer", "Keys", "Members", "Push", "pushed_down", "why"]
-
 # OMOP visit concepts; other sources write words.
 TYPES: Final = {
     "inpatient": ("9201", "262", "8717", "inpatient"),

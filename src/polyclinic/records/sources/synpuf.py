@@ -9,8 +9,6 @@ from polyclinic.records.engine import Connection
 from polyclinic.records.sources.base import OpenedSource, Tabular
 from polyclinic.records.sources.tables import SourceTable
 
-__all__ = ["open_source"]
-
 CLAIM = "desynpuf_id clm_id segment clm_from_dt clm_thru_dt in_folder"
 DIAGNOSES = " ".join(f"icd9_dgns_cd_{k}" for k in range(1, 11))
 PROCEDURES = " ".join(f"icd9_prcdr_cd_{k}" for k in range(1, 7))

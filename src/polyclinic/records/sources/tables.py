@@ -21,8 +21,6 @@ from polyclinic.records.sources.pushdown import Keys, Push
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Cursor
 
-__all__ = ["SourceTable", "describe", "hash_of", "open_file", "open_tables", "quoted"]
-
 CSV: Final = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET: Final = (".parquet", ".pq")
 

@@ -17,8 +17,6 @@ from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
 from polyclinic.report.tables import feature_names
 
-__all__ = ["groups_of", "pictures"]
-
 TOP: Final = 3  # codes of a phenotype that enter the heat map of its mode
 ROWS: Final = 160
 # keys of the history, title, words beside the axis, logarithmic

@@ -36,8 +36,6 @@ if TYPE_CHECKING:
     from polyclinic.methods.factorization import FactorParams
     from polyclinic.models.file import Learned
 
-__all__ = ["codes", "convergence", "phenotype", "sites"]
-
 COLOURS = ["#0b6b68", "#c2571a", "#4a5bb5", "#8a6d00", "#8d3c86", "#55616b"]
 
 

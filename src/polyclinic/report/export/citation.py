@@ -6,8 +6,6 @@ from typing import Final
 
 from polyclinic import __version__
 
-__all__ = ["PAPERS", "bibtex"]
-
 PAPERS: Final = {
     "trip": """@inproceedings{kim2017trip,
   title = {Federated Tensor Factorization for Computational Phenotyping},

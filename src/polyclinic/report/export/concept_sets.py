@@ -11,8 +11,6 @@ from polyclinic.report.contents import RunContents
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.util.atomic_files import atomic
 
-__all__ = ["concept_sets", "write_concept_sets"]
-
 
 def concept_sets(found: tuple[PhenotypeCard, ...]) -> list[dict[str, object]]:
     """One set for each phenotype and mode with shown codes; a code is an OMOP ``concept_id``, and its descendants count.

@@ -21,8 +21,6 @@ from polyclinic.studies.run_folder import RunFolder
 from polyclinic.util.atomic_files import atomic
 from polyclinic.util.table import spreadsheet_cell
 
-__all__ = ["SPECIFICATION", "TableField", "write_ohdsi"]
-
 SPECIFICATION: Final = "resultsDataModelSpecification.csv"
 EVERYBODY: Final = 0  # cohort of all patients
 

@@ -15,8 +15,6 @@ from polyclinic.report.export.tables import write_csv
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.sparse import SparseTensor
 
-__all__ = ["write_cohort"]
-
 
 def write_cohort(
     folder: RunFolder, site: str, tensor: Path | None = None, *, events: Path | None = None, out: Path

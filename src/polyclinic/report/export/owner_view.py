@@ -18,8 +18,6 @@ from polyclinic.report.section import log_failure
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.util.atomic_files import atomic
 
-__all__ = ["local_view", "write_local_report"]
-
 
 def write_local_report(
     folder: RunFolder, site: str, *, out: Path | None = None, failed: Callable[[str], None] = log_failure

@@ -21,8 +21,6 @@ from polyclinic.report.cards import PhenotypeCard
 from polyclinic.util.atomic_files import atomic
 from polyclinic.util.table import spreadsheet_cell
 
-__all__ = ["Agreement", "agreement", "write_sheet"]
-
 COLUMNS: Final = ("phenotype", "codes", "meaningful?", "name")
 ANSWERS: Final = {"yes": 2, "y": 2, "possibly": 1, "maybe": 1, "no": 0, "n": 0}
 

@@ -24,8 +24,6 @@ CENSORED: Final = (
     "not the model: patients placed by it would be placed wrongly. The whole model is in the run folder."
 )
 
-__all__ = ["export", "shareable_arrays", "write_csv"]
-
 
 def export(folder: RunFolder, *, out: Path | None = None) -> list[Path]:
     """Write every table of a run, its model and its citation into ``exports/``; returns what was written.

@@ -9,8 +9,6 @@ import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
-__all__ = ["digamma", "e_step"]
-
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
 
