@@ -24,7 +24,7 @@ class CohortFlowPublic:
 
     done: bool
     patients: Array  # (3,) in the source, with codes, taking part
-    squares: Array  # (5,) squares of all cells, squared residuals of all and of observed cells, observed cells, all cells in 2^32
+    squares: Array  # (4,) squares of all cells, squared residuals of all and of observed cells, observed cells
 
 
 class CohortFlow(Analysis):
@@ -43,10 +43,10 @@ class CohortFlow(Analysis):
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> CohortFlowPublic:
         """All sums 0."""
-        return CohortFlowPublic(False, np.zeros(3), np.zeros(5))
+        return CohortFlowPublic(False, np.zeros(3), np.zeros(4))
 
     def next_step(self, public: CohortFlowPublic) -> Step | None:
-        """One sum of eight numbers."""
+        """One sum of seven numbers."""
         if public.done:
             return None
         shapes = {"patients": public.patients.shape, "squares": public.squares.shape}
@@ -59,26 +59,26 @@ class CohortFlow(Analysis):
     def contribute(
         self, step: Step, site: Site, private: NoMemory, public: CohortFlowPublic, rng: np.random.Generator
     ) -> tuple[NoMemory, Contribution]:
-        """(source, with codes, taking part) and (|O|^2, |O - X|^2, the same over observed cells, their number, all cells)."""
+        """(source, with codes, taking part) and (|O|^2, |O - X|^2, the same over observed cells, their number)."""
         source, coded = site.source or (site.patients, site.patients)
-        squares = np.zeros(5)
+        squares = np.zeros(4)
         if self.placer.squares and site.patients:
             t = weighted(site.counts(), self.placer.saturation)
             factors = [self.placer.placed(site), *(np.array(f) for f in self.placer.factors)]
             residual = kernels.residuals_at(t, factors)
             inner = float(t.values @ (t.values - residual))
             full = max(0.0, t.norm_squared() - 2 * inner + float(cp.gram(factors, None).sum()))
-            cells = float(np.prod([float(d) for d in t.shape])) / 2.0**32  # in a unit that fits the encoding
-            squares[:] = t.norm_squared(), full, float(residual @ residual), t.nnz, cells
+            squares[:] = t.norm_squared(), full, float(residual @ residual), t.nnz
         return private, Contribution({"patients": np.array([source, coded, site.patients], float), "squares": squares})
 
     def fit(self, public: CohortFlowPublic) -> dict[str, float | None]:
         """``rmse_observed``, ``rmse_full`` and ``fit`` = 1 - |O - X| / |O|, as a model's ``quality`` gives them."""
-        norm, full, observed, nonzeros, cells = (float(x) for x in public.squares)
+        norm, full, observed, nonzeros = (float(x) for x in public.squares)
+        cells = float(public.patients[-1]) * float(np.prod([float(len(f)) for f in self.placer.factors]))
         if norm <= 0:
             return dict.fromkeys(("rmse_observed", "rmse_full", "fit"))
         return {
             "rmse_observed": float(np.sqrt(observed / max(round(nonzeros), 1))),
-            "rmse_full": float(np.sqrt(full / (cells * 2.0**32))),
+            "rmse_full": float(np.sqrt(full / cells)),
             "fit": 1.0 - float(np.sqrt(full / norm)),
         }

@@ -21,7 +21,7 @@ History = list[dict[str, Any]]  # a mapping per round: its number, seconds, and 
 class Progress:
     """A progress event: data that a command line, a page or a notebook renders."""
 
-    kind: str  # "begin" | "round" | "end"
+    kind: str  # "begin" | "round" | "analysis" (a sum after the fit) | "end"
     method: str
     round: int
     rounds: int

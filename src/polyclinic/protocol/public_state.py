@@ -219,7 +219,8 @@ class CoordinatorState(PublicState):
         up, down = self.traffic.in_round(number)
         figures = dict(self.method.round_metrics(self.public))
         self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
-        self._tell("round", number, {**figures, "bytes_up": up, "bytes_down": down})
+        kind = "round" if number <= self.traffic.rounds else "analysis"  # sums after the fit change no model
+        self._tell(kind, number, {**figures, "bytes_up": up, "bytes_down": down})
 
     def _tell(self, kind: str, number: int, figures: Figures) -> None:
         if self.progress is not None:
