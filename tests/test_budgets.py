@@ -11,8 +11,8 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LIMITS: Final = {
-    "code lines": 53_769,  # goal 50,500
-    "code lines of the core": 41_058,  # goal 38,500
+    "code lines": 53_800,  # goal 50,500
+    "code lines of the core": 41_100,  # goal 38,500
     "files in a folder": 15,
     "functions above complexity 15": 118,
     "functions above complexity 10": 328,

@@ -1,12 +1,14 @@
 """splits: two columns of one fit that are one phenotype, cut in two along one mode.
 
 More columns than phenotypes make a fit cut some of them: (f, g) becomes (f, g1) and (f, g2). Both parts agree between halves and
-both are linked, so both would be called replicable, and neither is the phenotype. Two columns are one where
+both are linked, so both would be called replicated, and neither is the phenotype. Two columns are one if three things are true.
 
-* all their parts but those of one mode are alike (cosine >= .9),
-* each holds together by itself (z >= 3, :mod:`.analysis.link`), and
-* their other parts go together, too: on patients whom the fit did not see (for the fit on everybody: on everybody) the score
-  of g1 goes with that of g2, inside hospitals, given the size of the record and the scores of the parts that they share (z >= 3).
+1. All their parts except those of one mode are alike (cosine at least 0.9).
+
+2. Each has a held-out association of its modes by itself (z at least 3, :mod:`polyclinic.analysis.link`).
+
+3. On patients that the fit did not see, the score of g1 is associated with the score of g2 inside hospitals, given the size of
+the record and the scores of the shared parts (z at least 3). The fit on all patients is tested on all patients.
 
 Two phenotypes that share their procedures and are had by different patients fail the last test: whoever has the shared part and the
 one's diagnoses has the other's less often. Columns that are one become the best single column of their sum

@@ -3,11 +3,13 @@
 Differential privacy covers releases. A refusal, a missing answer or another size is not a release, so none of them may depend on
 records after the owner has agreed. Three rules ensure this, and no method knows about them:
 
-* *One record costs one patient.* A contribution is a sum over patients. A patient whose record the method cannot take adds zero, and
-  nobody else does. If one record made the whole site send zeros, that patient would move the sum by everybody else's part.
-* *Clip, never refuse.* The sum is clipped to the announced bound, entry by entry, on its grid. This is a projection onto a box, so it
-  moves two sums no further apart, and one patient moves the clipped sum by at most the announced sensitivity.
-* *Nobody is an answer.* A site without a patient of the cohort, or whose records cannot be read, sends zeros with its noise.
+1. One record costs one patient. A contribution is a sum over patients. A patient whose record the method cannot take adds zero, and
+the other patients count. If one record made the whole site send zeros, that patient would move the sum by all the others' part.
+
+2. Clip, never refuse. The sum is clipped to the announced bound, entry by entry, on its grid. This is a projection onto a box, so it
+moves two sums no further apart, and one patient moves the clipped sum by at most the announced sensitivity.
+
+3. An empty site answers. A site without a patient of the cohort, or whose records cannot be read, sends zeros with its noise.
 
 The owner reads what was left out in the site's log. In one process (``fit``, ``simulate``) the records belong to the caller, and
 :class:`~polyclinic.protocol.site_party.SiteParty` raises the fault instead.
