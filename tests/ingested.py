@@ -25,7 +25,7 @@ _MADE: dict[str, tuple[Ingested, Path]] = {}
 _LOCK = threading.Lock()
 
 
-def _key(node: Node, study: Study, events: bool) -> str | None:
+def _key(node: Node, study: Study, events: bool, skip_faulty: bool) -> str | None:
     """A digest of all that :func:`ingest` looks at: node file, hospital's files, rules, public lists; None if it may be more."""
     asked = {k: v for k, v in study.to_json().items() if v and k not in ("study", "method", "privacy", "evaluate")}
     if node.source.kind != "files" or node.exclude is not None or not set(asked) <= {"tensor", "features", "labels"}:
@@ -35,22 +35,24 @@ def _key(node: Node, study: Study, events: bool) -> str | None:
     lists = asked.get("tensor", {}).pop("vocabulary", {})
     own = sorted(p for p in node.folder.iterdir() if p.suffix in (".toml", ".parquet", ".csv"))
     parts = [
-        json.dumps([asked, events], sort_keys=True).encode(),
+        json.dumps([asked, events, skip_faulty], sort_keys=True).encode(),
         *(mode.encode() + study.path(p).read_bytes() for mode, p in sorted(lists.items())),
         *(p.name.encode() + p.read_bytes() for p in own),
     ]
     return hashlib.sha256(b"".join(hashlib.sha256(p).digest() for p in parts)).hexdigest()
 
 
-def ingest_once(node: Node, study: Study, out: str | Path, *, events: bool = True) -> Ingested:
+def ingest_once(
+    node: Node, study: Study, out: str | Path, *, events: bool = True, skip_faulty: bool = False
+) -> Ingested:
     """What :func:`ingest` returns and writes, from a copy where it was made before."""
-    key = _key(node, study, events)
+    key = _key(node, study, events, skip_faulty)
     if key is None:
-        return ingest(node, study, out, events=events)
+        return ingest(node, study, out, events=events, skip_faulty=skip_faulty)
     with _LOCK:
         found = _MADE.get(key)
     if found is None:
-        made = ingest(node, study, out, events=events)
+        made = ingest(node, study, out, events=events, skip_faulty=skip_faulty)
         kept = Path(tempfile.mkdtemp(dir=_KEPT))
         for name in (*made.manifest["outputs"], "manifest.json"):
             shutil.copy(Path(out) / name, kept / name)

@@ -81,8 +81,10 @@ def test_who_gets_a_formal_guarantee() -> None:
 
 
 def test_words_and_numbers_of_refusals() -> None:
-    assert "version, roster, declined, disk, disagrees, malformed, closed" in PAGES["threat-model"]
-    assert get_args(Why) == ("version", "roster", "declined", "disk", "disagrees", "malformed", "closed")
+    assert (
+        "eight words: version, roster, declined, overlap, disk, disagrees, malformed, closed." in PAGES["threat-model"]
+    )
+    assert get_args(Why) == ("version", "roster", "declined", "overlap", "disk", "disagrees", "malformed", "closed")
     assert "exit code 4 here" in PAGES["privacy"] and PolicyRefusal.exit_code == 4
 
 

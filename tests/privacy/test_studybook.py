@@ -55,10 +55,17 @@ def test_it_travels_whole_and_tells_nothing_but_what_is_public() -> None:
     assert back == made
     assert back.holds(PUBLIC["north"])
     assert len(back.lines) == 4, "the other order's line is not in it"
-    text = zlib.decompress(made.pack()[64:])
+    text = made.pack()[64:]
+    assert json.loads(text)[:2] == ["north", "o"], "not compressed: nobody learns from its size what is in it"
     assert b"ward 7" not in text
     assert b"r0" not in text
     assert len({e.hash for e in back.entries()}) == 4
+
+
+def test_a_file_of_an_earlier_version_is_read() -> None:
+    made = book("north")
+    packed = made.pack()
+    assert StudyExtract.read(packed[:64] + zlib.compress(packed[64:])) == made
 
 
 @pytest.mark.parametrize("n", range(3))
@@ -76,7 +83,10 @@ def test_whoever_changes_it_is_found(n: int) -> None:
     assert [b.site for b in StudyExtract.several(packed, PUBLIC, "o")] == ["south"]
 
 
-@pytest.mark.parametrize("data", [b"", b"x" * 63, b"x" * 64 + b"no zlib", b"x" * 64 + zlib.compress(b"[1, 2]")])
+@pytest.mark.parametrize(
+    "data",
+    [b"", b"x" * 63, *(b"x" * 64 + t for t in (b"no json", b"x no zlib", b"[1, 2]", zlib.compress(b"[1, 2]")))],
+)
 def test_what_cannot_be_read_is_refused(data: Any) -> None:
     with pytest.raises(MessageRefused):
         StudyExtract.read(data)
@@ -102,13 +112,14 @@ ODD: dict[str, Any] = {
 def test_a_line_of_another_kind_is_not_read_whoever_signed_it(field: str) -> None:
     """The card of everybody is made from these lines: one of them stopped it."""
     packed = book("north").pack()
-    site, order, groups = json.loads(zlib.decompress(packed[64:]))
+    site, order, groups = json.loads(packed[64:])
     groups[0][0][field] = ODD[field]
     text = json.dumps([site, order, groups]).encode()
     signed = KEYS["north"].sign(b"polyclinic/study/2" + hashlib.sha256(text).digest())
-    with pytest.raises(MessageRefused):
-        StudyExtract.read(signed + zlib.compress(text))
-    assert StudyExtract.several({"north": signed + zlib.compress(text)}, PUBLIC, "o") == ()
+    for sent in (text, zlib.compress(text)):
+        with pytest.raises(MessageRefused):
+            StudyExtract.read(signed + sent)
+        assert StudyExtract.several({"north": signed + sent}, PUBLIC, "o") == ()
 
 
 def test_a_site_signs_for_itself_and_its_nodes_only() -> None:
@@ -120,9 +131,12 @@ def test_a_site_signs_for_itself_and_its_nodes_only() -> None:
         assert made.holds(PUBLIC["north"]) is holds
 
 
-def test_a_book_that_unpacks_to_too_much_is_refused() -> None:
-    with pytest.raises(MessageRefused):
-        StudyExtract.read(b"x" * 64 + zlib.compress(b" " * (65 * 2**20)))
+def test_a_book_of_too_many_bytes_is_refused_as_it_comes_and_unpacked() -> None:
+    packed = book("north").pack()
+    text = packed[64:] + b" " * (65 * 2**20)  # JSON that could be read
+    for sent in (text, zlib.compress(text)):
+        with pytest.raises(MessageRefused):
+            StudyExtract.read(packed[:64] + sent)
 
 
 def test_the_card_is_that_of_the_worst_book_and_says_who_signed() -> None:

@@ -80,6 +80,8 @@ class StudyExtract:
                 text = reader.decompress(text, LIMIT)
                 if reader.unconsumed_tail:
                     raise ValueError(f"more than {LIMIT} bytes")
+            if len(text) > LIMIT:
+                raise ValueError(f"more than {LIMIT} bytes")
             site, order, groups = json.loads(text)
             lines = [_line(value, at) for value, many in groups for at in many]
         except (zlib.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as e:
