@@ -53,7 +53,7 @@ class CohortFlow(Analysis):
         return Step(1, "flow", shapes, bound=2.0**10 * PATIENTS, counts=False)
 
     def update_public(self, step: Step, public: CohortFlowPublic, total: Total) -> CohortFlowPublic:
-        """Counts rounded to whole ones."""
+        """patients = round(sum_k x_k), whole counts; squares = sum_k y_k."""
         return replace(public, done=True, patients=np.rint(total.arrays["patients"]), squares=total.arrays["squares"])
 
     def contribute(

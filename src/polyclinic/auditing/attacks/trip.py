@@ -65,15 +65,17 @@ def recover_mttkrp(seen: Tapped, absent: Sequence[int]) -> tuple[Array, Array]:
 
 def recover_record(heard: Sequence[Tapped], absent: Sequence[int], diagnoses: int) -> Array:
     """The record of the sole carrier of ``CODE``: least squares over several rounds of M (attack 2)."""
-    rounds = []
+    rounds, own = [], None
     for seen in heard:
         if seen.step.name != "sweep":
             continue
         b, c = seen.before.factors
-        rounds.append((b[CODE], c, np.linalg.inv(cp.gram([b[:0], b, c], 0)), recover_mttkrp(seen, absent)[1][CODE]))
+        inverse = np.linalg.inv(cp.gram([b[:0], b, c], 0))
+        rounds.append((b[CODE], c, c if own is None else own, inverse, recover_mttkrp(seen, absent)[1][CODE]))
+        own = seen.contribution(VICTIM)["mode2"]  # Pi_k of the next round has it (E2.12), and it was sent
 
     def residual(o: Array) -> Array:
-        return np.concatenate([((b * (c.T @ o)) @ inverse) * (c.T @ o) - m for b, c, inverse, m in rounds])
+        return np.concatenate([((b * (c.T @ o)) @ inverse) * (own.T @ o) - m for b, c, own, inverse, m in rounds])
 
     fits = [
         least_squares(residual, np.full(diagnoses, x), bounds=(0, np.inf), xtol=1e-15, ftol=1e-15) for x in (0.3, 1.0)

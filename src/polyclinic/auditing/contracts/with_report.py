@@ -74,6 +74,6 @@ def check_protocol(
     >>> print(check_protocol(TRIP(rank=2, rounds=3), parts=["seed", "report"]))
     contract battery of trip
      3 seed       passed  deterministic by seed
-    20 report     passed  a run folder of its model is written, read back and shown with its guarantee, and names no patient
+    21 report     passed  a run folder of its model is written, read back and shown with its guarantee, and names no patient
     """
     return battery.check_protocol(method, sites, parts=parts, further=(REPORT,))
