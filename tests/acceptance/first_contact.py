@@ -156,18 +156,16 @@ def judge(place: Path, made: Contact) -> None:
     if any(int(row["codes not shown"]) for row in about) and "What would help" not in page and len(named) < len(about):
         made.missing.append("the report does not say what would help")
     if asked["study"].get("labels"):
-        found = place / "association.json"
-        if not found.is_file() or 'id="panel-outcome"' not in page:
+        findings = place / "findings.json"
+        outcome = json.loads(findings.read_text()).get("outcome") if findings.is_file() else None
+        if outcome is None or 'id="panel-findings"' not in page:
             made.missing.append("the outcome that was asked for has no place in the report")
         else:
-            outcome = json.loads(found.read_text())
-            made.figures["outcome"] = outcome["outcome"]
-            if not outcome["effects"] and not outcome["reason"]:
+            made.figures["outcome"] = outcome["name"]
+            if not outcome["effects"] and not outcome["note"]:
                 made.missing.append("the outcome has neither figures nor a reason")
-            elif not outcome["effects"] and outcome["reason"] not in page:
+            elif not outcome["effects"] and outcome["note"] not in page:
                 made.missing.append("the report does not print why the outcome cannot be shown")
-            if outcome["unknown"] != 0 and "no known outcome" not in page:
-                made.missing.append("unknown outcomes are not counted in the report")
     if "Who was left out" not in page:
         made.missing.append("the table of who was left out, step by step, is not in the report")
     if not (place / "exports" / "codes.csv").is_file():

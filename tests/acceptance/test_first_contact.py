@@ -22,7 +22,7 @@ def test_mimic_demo_gives_names_the_outcome_and_reasons(data_path: Find, tmp_pat
     # the judge can say no
     place = tmp_path / "run"
     spoilt = Path(shutil.copytree(place, tmp_path / "spoilt"))
-    (spoilt / "association.json").unlink()
+    (spoilt / "findings.json").unlink()
     page = (spoilt / "report.html").read_text().replace("Who was left out", "").replace("cannot be named here", "")
     (spoilt / "report.html").write_text(page)
     (spoilt / "metrics.json").write_text(json.dumps({**json.loads((spoilt / "metrics.json").read_text()), "auc": None}))
