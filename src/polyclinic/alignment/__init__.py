@@ -1,4 +1,4 @@
-"""Agree on the codes of a mode: public dictionary (default), ECDH ring, TRIP's polynomials (legacy, insecure)."""
+"""Agree on the codes of a mode: public dictionary (default), ECDH ring, codes that occur together."""
 
 from polyclinic.alignment.ecdh_ring import align_by_ring
 from polyclinic.alignment.union import Dictionary, align, align_to

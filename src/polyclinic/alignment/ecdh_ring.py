@@ -124,8 +124,8 @@ class RingSite(Party):
         slots: list[str | None] = [*codes, *[None] * (length - len(codes))]  # None: a random point
         secrets.SystemRandom().shuffle(slots)
         self._slots = slots
-        hidden = [bytes(rbcl.crypto_core_ristretto255_random()) if c is None else _hash(mode, c) for c in slots]
-        self._list = np.frombuffer(b"".join(hidden), np.uint8).reshape(-1, BYTES)
+        points = [bytes(rbcl.crypto_core_ristretto255_random()) if c is None else _hash(mode, c) for c in slots]
+        self._list = np.frombuffer(b"".join(points), np.uint8).reshape(-1, BYTES)
         ring_order = list(self.roster.sites)
         at = ring_order.index(self.me)
         self._before, self._next = ring_order[at - 1], ring_order[(at + 1) % len(ring_order)]
@@ -235,12 +235,14 @@ class RingSite(Party):
 
     def deadline(self) -> list[Message]:
         self._secret = self._blind = None
-        self._result = "burnt" if self._result == "pending" else self._result
+        self._result = "aborted" if self._result == "pending" else self._result
         return []
 
 
 class RingCoordinator(Party):
     """Gives equal tags equal places, in an order that says nothing; never sees a code."""
+
+    most = MOST
 
     def __init__(self, envelope: SealedMessage) -> None:
         super().__init__(envelope)
@@ -253,9 +255,14 @@ class RingCoordinator(Party):
         return {"tags": self._tags}
 
     def _tags(self, sender: str, body: dict[str, object]) -> list[Message]:
-        self.tags[sender] = _points(body, sender)
+        self.tags[sender] = _points(body, sender, self.most)
         if len(self.tags) < len(self.roster.sites):
             return []
+        self._result = "done"
+        return self.answers()
+
+    def answers(self) -> list[Message]:
+        """What every site is told once all tags are here: its places."""
         marker, bodies = Marker(), dict[str, dict[str, object]]()
         own = {s: marker.marks(self.tags[s]) for s in self.roster.sites}  # equal tags, equal marks
         raw = sorted({m.tobytes() for marks in own.values() for m in marks})
@@ -264,11 +271,10 @@ class RingCoordinator(Party):
             places = np.array([place[m.tobytes()] for m in marks], np.int64)
             proof = marker.proof(self.tags[s], marks, self.envelope.context)
             bodies[s] = {"marks": union, "public": marker.public, "places": places, "proof": proof}
-        self._result = "done"
         return [self.envelope.seal(s, "places", body) for s, body in bodies.items()]
 
     def deadline(self) -> list[Message]:
-        self._result = "burnt" if self._result == "pending" else self._result
+        self._result = "aborted" if self._result == "pending" else self._result
         return []
 
 
@@ -286,19 +292,40 @@ def ring(
     >>> size, places["a"]["y"] == places["b"]["y"]
     (3, True)
     """
+    parties = around(codes, mode, pad=pad, identities=identities, tap=tap)
+    names = sorted(codes)
+    return {n: parties[n].places for n in names}, parties[names[0]].size
+
+
+def around(
+    codes: Mapping[str, Sequence[str]],
+    mode: str,
+    kinds: tuple[type[RingSite], type[RingCoordinator]] = (RingSite, RingCoordinator),
+    *,
+    pad: int | None = None,
+    identities: Mapping[str, Identity] | None = None,
+    tap: Callable[[Message], None] | None = None,
+) -> dict[str, Any]:
+    """All parties of a ring in this process, after their messages.
+
+    Parameters
+    ----------
+    kinds
+        What the parties do with the tags: agree on places, or count (:mod:`polyclinic.alignment.overlap`).
+    """
     if len(codes) < 2:
         raise ConfigError("a ring needs at least two sites")
     names = tuple(sorted(codes))
-    known, keys = introduce([*names, COORDINATOR])
-    known |= dict(identities or {})
-    roster = Roster(names, COORDINATOR, threshold=len(names), keys={n: known[n].public for n in keys})
+    identity, keys = introduce([*names, COORDINATOR])
+    identity |= dict(identities or {})
+    roster = Roster(names, COORDINATOR, threshold=len(names), keys={n: identity[n].public for n in keys})
     step = step_of(mode)
     parties: dict[str, Any] = {
-        n: RingSite(SealedMessage(n, roster, step, known[n]), mode, codes[n], pad=pad) for n in names
+        n: kinds[0](SealedMessage(n, roster, step, identity[n]), mode, codes[n], pad=pad) for n in names
     }
-    parties[COORDINATOR] = RingCoordinator(SealedMessage(COORDINATOR, roster, step, known[COORDINATOR]))
+    parties[COORDINATOR] = kinds[1](SealedMessage(COORDINATOR, roster, step, identity[COORDINATOR]))
     deliver(parties, tap)
-    return {n: parties[n].places for n in names}, parties[names[0]].size
+    return parties
 
 
 def align_by_ring(sites: Sequence[Site], *, pad: int | None = None) -> Sites:
