@@ -116,37 +116,6 @@ def e_step(patients: int, nnz: int, rank: int = 20) -> None:
     print(f"  E-step with unit statistics {spent:.1f} ms, same bits: {same}", flush=True)
 
 
-def mixture(records: int, d: int = 20, k: int = 10) -> None:
-    from polyclinic.methods.mixtures import gpu as card
-    from polyclinic.models.mixtures.gaussian import Mixture
-
-    rng = np.random.default_rng(0)
-    X = rng.standard_normal((records, d))
-    m = Mixture(np.full(k, 1 / k), X[:k].copy(), np.stack([np.eye(d)] * k), "full")
-    first = card.expect(X, m)
-    spent = timed(lambda: card.expect(X, m), 3)
-    same = np.array_equal(first.C, card.expect(X, m).C)
-    print(f"mixture: {records:,} x {d}, {k} full components: E-step and sums {spent:.1f} ms, same bits: {same}")
-
-
-def similarity(patients: int, features: int, rank: int) -> None:
-    """One evaluation of UnPSL's loss and gradient over all pairs: W comes to the card, value and gradient go back."""
-    from polyclinic.methods.similarity.gpu import loss_and_gradient
-    from polyclinic.methods.similarity.pairs import LabelPairs
-
-    rng = np.random.default_rng(0)
-    X, W = cupy.asarray(rng.standard_normal((patients, features))), rng.standard_normal((features, rank)) / features
-    pairs = LabelPairs.of(rng.integers(0, 5, patients))
-
-    def work() -> tuple[float, np.ndarray]:
-        return loss_and_gradient(X, W, pairs, 0.3, literal=False, distance=True, xp=cupy)
-
-    (value, gradient), again = work(), work()
-    same = value == again[0] and np.array_equal(gradient, again[1])
-    print(f"UnPSL: {patients:,} patients ({patients * (patients - 1) // 2:,} pairs), {features} features, rank {rank}: loss and gradient "
-          f"{timed(work, 5):.1f} ms, same bits: {same}", flush=True)  # fmt: skip
-
-
 def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--small", action="store_true", help="a twentieth of the sizes")
@@ -156,8 +125,6 @@ def main() -> None:
           f"chunks of {layout.CHUNK}, {layout.FAN} partial rows, slabs of {layout.SLAB}")  # fmt: skip
     least_squares("W2L", claims(38_035, (3_229, 304), 50_000_000 // part, 1), (10, 50), ("float32", "float64"))
     e_step(3_000_000 // part, 50_000_000 // part)
-    mixture(10_000_000 // part)
-    similarity(50_000 // part, 100, 20)
     if part == 1:
         least_squares("claims", claims(3_000_000, (10_000, 5_000), 200_000_000, 2), (10, 50), ("float32",))
 

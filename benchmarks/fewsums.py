@@ -228,8 +228,8 @@ def loads() -> dict[str, Callable[[int], list[Site]]]:
 
 
 def unseen(seed: int, *, tiny: bool) -> list[Site]:
-    """Intensive-care tables made anew from the seed (tests/acceptance/unseen.py), read as a study reads them; units not merged."""
-    made = runpy.run_path(str(Path(__file__).parents[1] / "tests" / "acceptance" / "unseen.py"), run_name="unseen")
+    """Intensive-care tables made anew from the seed (unseen.py), read as a study reads them; units not merged."""
+    made = runpy.run_path(str(Path(__file__).with_name("unseen.py")), run_name="unseen")
     with tempfile.TemporaryDirectory() as folder:
         made["write"](Path(folder), seed, tiny=tiny)
         return list(pc.align(read_sites(Study.read(Path(folder) / "eicu" / "study.toml"))))

@@ -6,8 +6,9 @@
 Words select the cases whose name starts with one of them. With words, ``record`` keeps the other cases of the file.
 A case that raises is recorded as the type and the message of its error.
 
-A hash holds results only: no times, no paths, no random names. Bits depend on the processor and on the versions of
-numpy, scipy and numba, so record and compare on one machine with one environment.
+A hash holds results only: no times, no paths, no random names. OpenBLAS is told to use its kernels for Haswell, which
+every x86-64 processor with AVX2 has, so that processors of different makers give the same bits of matrix products. Bits
+still depend on the versions of numpy, scipy and numba: record and compare with one environment.
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from __future__ import annotations
 import argparse
 import hashlib
 import json
+import os
 import re
 import secrets
 import sys
@@ -26,6 +28,8 @@ from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
+
+os.environ.setdefault("OPENBLAS_CORETYPE", "Haswell")  # before numpy is imported
 
 import numpy as np
 from threadpoolctl import threadpool_limits
@@ -404,9 +408,8 @@ def rank(**options: Any) -> Case:
     """The number of phenotypes that is suggested."""
 
     def case() -> Result:
-        found = pc.suggest_rank(planted(900), (2, 3), rounds=12, **options)
-        tried = [[t.rank, t.replicable, t.nats, t.low, t.high] for t in found.trials]
-        return [digest([found.rank, found.proposed, tried]), found.rank]
+        found = pc.suggest_rank(planted(900), **options)
+        return [digest([found.rank, found.confirmed, found.control]), found.rank]
 
     return case
 
@@ -585,10 +588,8 @@ def sumals_cases() -> dict[str, Case]:
         "sumals wide": fit(lambda: pc.SumALS(rank=20, rounds=14, seed=0), small),
         "sumals random": fit(lambda: pc.SumALS(rank=4, rounds=14, seed=0, start="random"), small),
         "sumals signed": fit(lambda: pc.SumALS(rank=4, rounds=5, seed=0, nonnegative=False), small),
-        "sumals poisson": fit(lambda: pc.SumALS(rank=3, rounds=4, seed=0, loss="poisson"), small),
         "sumals masked": fit(lambda: pc.SumALS(rank=6, rounds=6, seed=1, aggregation="masked"), big),
         "sumals auto": fit(lambda: pc.SumALS(rank="auto", rounds=5, seed=0), large),
-        "sumals bernoulli": fit(lambda: pc.SumALS(rank=3, rounds=4, seed=0, loss="bernoulli"), present),
         "sumals four modes": fit(lambda: pc.SumALS(rank=3, rounds=5, seed=0), four_modes),
     }
 
@@ -636,8 +637,6 @@ def central_cases() -> dict[str, Case]:
     """Baselines under one roof, and phenotypes with courses."""
     return {
         "cpals": fit(lambda: pc.CPALS(rank=3, rounds=10, seed=0), planted),
-        "cpals poisson": fit(lambda: pc.CPALS(rank=3, rounds=6, seed=0, loss="poisson"), planted),
-        "cpals bernoulli": fit(lambda: pc.CPALS(rank=3, rounds=6, seed=0, loss="bernoulli"), present),
         "cpals distinct": fit(lambda: pc.CPALS(rank=3, rounds=6, seed=0, distinct=0.1), planted),
         "cpals missing": fit(lambda: pc.CPALS(rank=3, rounds=4, seed=0, zeros="missing"), planted),
         "cpals signed": fit(lambda: pc.CPALS(rank=3, rounds=6, seed=0, nonnegative=False), planted),
@@ -787,7 +786,7 @@ def findings_cases() -> dict[str, Case]:
         "replicate": replication(lambda: pc.SumALS(rank=3, rounds=8), patients),
         "replicate masked": replication(lambda: pc.SumALS(rank=3, rounds=8, aggregation="masked"), patients),
         "replicate split": replication(lambda: pc.SumALS(rank=5, rounds=8), patients),
-        "replicate folds": replication(lambda: pc.SumALS(rank=3, rounds=6), patients, folds=2),
+        "replicate folds": replication(lambda: pc.SumALS(rank=3, rounds=6), patients, repeats=2),
         "replicate trip": replication(lambda: pc.TRIP(rank=3, rounds=6), patients, merge=False),
         "replicate elsewhere": replication(lambda: pc.SumALS(rank=3, rounds=5), patients, leave_out=True),
         "replicate private": replication(lambda: pc.DPEM(**asked), patients),

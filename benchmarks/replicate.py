@@ -1,4 +1,4 @@
-"""What comes back, and whether it is true: `python benchmarks/replicate.py planted|records [--key fresh] [--seeds 0 4] [--folds 3] [--control]`.
+"""What comes back, and whether it is true: `python benchmarks/replicate.py planted|records [--key fresh] [--seeds 0 4] [--repeats 3] [--control]`.
 
 planted: flagged phenotypes that were planted (every mode's cosine at least .8), and planted ones that are flagged, over
 backgrounds, ranks and seeds; every seed has its own key. records: DE-SynPUF, diabetes-130, MIMIC demo, one line a key: flagged,
@@ -35,7 +35,7 @@ def likeness(factors: list[np.ndarray], truth: list[np.ndarray]) -> np.ndarray:
     return np.min([a.T @ b for a, b in zip(*unit)], axis=0)
 
 
-def planted(seed: int, key: str, control: bool, ranks: list[int], folds: int) -> None:
+def planted(seed: int, key: str, control: bool, ranks: list[int], repeats: int) -> None:
     for name, true, background, events in LAWS:
         sites = pc.datasets.planted_counts(
             3000, 60, 80, phenotypes=true, codes=(6, 8), sites=4, seed=seed, background=background, events=events
@@ -44,7 +44,7 @@ def planted(seed: int, key: str, control: bool, ranks: list[int], folds: int) ->
         for rank in [r + true - 8 for r in ranks]:
             began = time.process_time()
             found = pc.replicate(
-                pc.SumALS(rank=rank, seed=seed), permuted(sites, seed) if control else sites, folds, key=key
+                pc.SumALS(rank=rank, seed=seed), permuted(sites, seed) if control else sites, repeats, key=key
             )
             flags = np.array(found.table["replicable"], bool)
             like = likeness(found.model.factors_, truth)[flags]
@@ -54,17 +54,17 @@ def planted(seed: int, key: str, control: bool, ranks: list[int], folds: int) ->
             print(seed, name, f"rank {rank}:", told, *false, f"({time.process_time() - began:.0f} s)", flush=True)
 
 
-def records(name: str, seed: int, key: str, control: bool, rank: int, folds: int) -> None:
+def records(name: str, seed: int, key: str, control: bool, rank: int, repeats: int) -> None:
     sites = RECORDS[name]()
     sites = permuted(sites, seed) if control else sites
     began = time.process_time()
     single = pc.SumALS(rank=rank, seed=seed).fit(sites).traffic_.bytes_up / len(sites) / 1e3
-    found = pc.replicate(pc.SumALS(rank=rank, seed=seed), sites, folds, key=key)
+    found = pc.replicate(pc.SumALS(rank=rank, seed=seed), sites, repeats, key=key)
     sent = found.outcome.traffic.bytes_up / len(sites) / 1e3
     good = [r for r in found.table if r["replicable"]]
     linked = sum(bool(r["holds_together"]) for r in found.table)
     told = f"{len(good)} of {len(found.table)} replicable, {linked} linked, cosines {[round(r['halves'], 2) for r in good]}"
-    more = (sent - single) / single / folds
+    more = (sent - single) / single / repeats
     print(
         name,
         key,
@@ -81,10 +81,10 @@ if __name__ == "__main__":
     parser.add_argument("--key", default="halving")
     parser.add_argument("--control", action="store_true")
     parser.add_argument("--ranks", type=int, nargs="+", default=[10, 12])
-    parser.add_argument("--folds", type=int, default=1)
+    parser.add_argument("--repeats", type=int, default=1)
     a = parser.parse_args()
     for seed in range(*a.seeds):
         if a.what == "planted":
-            planted(seed, f"{a.key} {seed}", a.control, a.ranks, a.folds)
+            planted(seed, f"{a.key} {seed}", a.control, a.ranks, a.repeats)
         else:
-            records(a.what, seed, f"{a.key} {seed}", a.control, a.ranks[0], a.folds)
+            records(a.what, seed, f"{a.key} {seed}", a.control, a.ranks[0], a.repeats)

@@ -1,6 +1,6 @@
 """Intensive-care tables nobody has looked at before: made anew from a seed, with the faults that real exports have.
 
-    python tests/acceptance/unseen.py FOLDER --seed 77 [--tiny]
+    python benchmarks/unseen.py FOLDER --seed 77 [--tiny]
 
 Writes FOLDER/files (events.csv, labels.csv), FOLDER/eicu (patient, diagnosis, treatment, medication) and a ``study.toml``
 of defaults beside each. Many small units of 1 to 60 patients, rows that repeat up to thousands of times within a stay, codes

@@ -136,7 +136,7 @@ def judge(place: Path, made: Contact) -> None:
     metrics = json.loads((place / "metrics.json").read_text())
     asked = json.loads((place / "study.json").read_text())
     about = list(csv.DictReader((place / "exports" / "phenotypes.csv").open(encoding="utf-8")))
-    named = [r for r in about if r["named"] == "True"]
+    named = [r for r in about if r["codes may name it"] == "True"]
     made.figures |= {
         "sites": len(asked["sites"]),
         "phenotypes": len(about),
@@ -149,9 +149,9 @@ def judge(place: Path, made: Contact) -> None:
     if metrics.get("phenotypes_named") != len(named):
         made.missing.append(f"metrics.json says {metrics.get('phenotypes_named')} named, phenotypes.csv {len(named)}")
     for row in about:
-        if row["named"] != "True" and not row["why not named"]:
+        if row["codes may name it"] != "True" and not row["why no name is suggested"]:
             made.missing.append(f"phenotype {row['phenotype']} has no name and no reason")
-    if any(row["named"] != "True" for row in about) and "cannot be named here" not in page:
+    if any(row["codes may name it"] != "True" for row in about) and "cannot be named here" not in page:
         made.missing.append("the report hides names and does not say so at the top")
     if any(int(row["codes not shown"]) for row in about) and "What would help" not in page and len(named) < len(about):
         made.missing.append("the report does not say what would help")

@@ -7,10 +7,10 @@ from math import inf, log2
 import numpy as np
 import pytest
 
-from polyclinic.aggregation.decentralised import graph, pdmm
-from polyclinic.aggregation.decentralised import leakage as leaks
-from polyclinic.aggregation.decentralised.leakage import ideal_bits, mask_sd
 from polyclinic.errors import ConfigError
+from polyclinic_papers.decentralised import graph, pdmm
+from polyclinic_papers.decentralised import leakage as leaks
+from polyclinic_papers.decentralised.leakage import ideal_bits, mask_sd
 from polyclinic_papers.leakage import How, ksg, leak, linear_gaussian, views
 
 NAMES = "12345"

@@ -107,7 +107,7 @@ def test_below_threshold_the_attempt_is_burnt_and_no_secret_left(add: Make, netw
     gone = roster.sites[:2]
     office = add(adder, roster, step, parts, lost=lambda m: m.sender in gone and m.kind == kind)
     results = office.run()
-    assert results["coordinator"] == "burnt"
+    assert results["coordinator"] == "aborted"
     assert not any(isinstance(r, Total) for r in results.values())
     shares_sent = [m for m in office.transcript if m.kind == "unmask"]
     if kind != "unmask":
@@ -269,7 +269,7 @@ def test_false_shares_burn_the_sum_instead_of_spoiling_it(network: Make) -> None
             false = bytes([b if i % BYTES == 0 else b ^ 3 for i, b in enumerate(m.body["seeds"])])
             m = sides[liar].envelope.seal("coordinator", "unmask", {"seeds": false, "masks": b""})
         sides["coordinator"].receive(m)
-    assert sides["coordinator"].result() == "burnt"
+    assert sides["coordinator"].result() == "aborted"
 
 
 def test_the_coordinator_holds_no_contribution(add: Make, network: Make) -> None:

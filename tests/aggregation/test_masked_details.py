@@ -209,7 +209,7 @@ def test_false_shares_burn_the_sum(table: Table) -> None:
     letters = table.until("unmask", table.start())
     bad = [table.again(m, seeds=bytes(len(m.body["seeds"]))) for m in letters]
     table.end(bad)
-    assert table.office.result() == "burnt"
+    assert table.office.result() == "aborted"
     assert not table.adder.boards and not table.office.opened.size
 
 
@@ -266,7 +266,7 @@ def test_nobody_agrees_anew_without_keys_or_after_a_vote(table: Table) -> None:
     name = next(iter(table.sites))
     table.sites[name].start()
     again = table.office.envelope.seal(name, "again", {})
-    with pytest.raises(MessageRefused, match="agrees anew only if it had keys"):
+    with pytest.raises(MessageRefused, match="agrees again only if it had keys"):
         table.hand(again)
     table.lay()
     table.until("signed", table.start())
@@ -333,12 +333,12 @@ def test_too_few_burn_and_everybody_is_told(table: Table) -> None:
     letters = table.until("masked", table.start())
     told = [a for m in letters[:4] for a in table.hand(m)] + table.office.deadline()
     assert sorted((m.kind, m.to) for m in told) == [("abort", s) for s in table.sites]
-    assert table.office.result() == "burnt"
+    assert table.office.result() == "aborted"
     assert table.office.deadline() == []
     for m in told:
         assert table.sites[m.to].result() == "pending"
         assert table.hand(m) == []
-        assert table.sites[m.to].result() == "burnt"
+        assert table.sites[m.to].result() == "aborted"
     assert not table.adder.boards and not table.adder.sessions
 
 
@@ -368,7 +368,7 @@ def test_a_site_gives_up_after_two_deadlines_without_a_word(table: Table) -> Non
     site.deadline()
     assert site.result() == "pending"
     site.deadline()
-    assert site.result() == "burnt"
+    assert site.result() == "aborted"
 
 
 def bound_to(table: Table, names: Sequence[str], lost: str | None) -> list[Message]:
@@ -393,7 +393,7 @@ def test_one_of_a_signed_list_is_missing(network: Network) -> None:
     names = list(table.sites)
     told = bound_to(table, names, names[2])  # five vectors are enough, but not of the list that was signed
     assert {m.kind for m in told} == {"abort"}
-    assert table.office.result() == "burnt"
+    assert table.office.result() == "aborted"
 
 
 def test_letters_before_their_time_are_refused_with_the_reason(table: Table, truth: Truth) -> None:

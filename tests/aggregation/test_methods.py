@@ -8,10 +8,10 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.aggregation.decentralised.subspace import Subspace
 from polyclinic.errors import ConfigError, PeerLost
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.loop import Simulation
+from polyclinic_papers.decentralised.subspace import Subspace
 
 
 @pytest.fixture(scope="module")

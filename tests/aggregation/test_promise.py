@@ -126,7 +126,7 @@ def test_a_second_attempt_with_one_site_fewer_is_not_opened(five: Any) -> None:
     assert isinstance(first.result(), Total)
     assert first.result().members == 5
     again = attempt(five, 1, lambda m: False, five[1].sites[:4])
-    assert again.result() == "burnt"
+    assert again.result() == "aborted"
     same = attempt(five, 2, lambda m: False)
     assert same.result().members == 5  # the same list again tells nothing new
 
@@ -134,9 +134,9 @@ def test_a_second_attempt_with_one_site_fewer_is_not_opened(five: Any) -> None:
 def test_a_list_signed_in_an_attempt_that_failed_is_the_only_one_afterwards(five: Any) -> None:
     gone = five[1].sites[0]
     failed = attempt(five, 0, lambda m: m.kind == "signatures")  # everybody signed; nobody unmasked
-    assert failed.result() == "burnt"
+    assert failed.result() == "aborted"
     without = attempt(five, 1, lambda m: m.sender == gone)
-    assert without.result() == "burnt"
+    assert without.result() == "aborted"
     back = attempt(five, 2, lambda m: False)
     assert back.result().members == 5
 
@@ -144,7 +144,7 @@ def test_a_list_signed_in_an_attempt_that_failed_is_the_only_one_afterwards(five
 def test_a_list_of_four_binds_also_when_the_fifth_is_back(five: Any) -> None:
     gone = five[1].sites[0]
     failed = attempt(five, 0, lambda m: (m.sender == gone and m.kind == "masked") or m.kind == "signatures")
-    assert failed.result() == "burnt"
+    assert failed.result() == "aborted"
     later = attempt(five, 1, lambda m: False)
     assert later.members == five[1].sites[1:]
 

@@ -129,7 +129,9 @@ def test_garbage_with_a_valid_signature_is_refused_or_harmless(network: Make, na
                 queue.extend(sides[m.to].receive(m))
         for side in sides.values():
             side.deadline()
-            assert side.result() == "pending" or side.result() in ("done", "burnt") or isinstance(side.result(), Total)
+            assert (
+                side.result() == "pending" or side.result() in ("done", "aborted") or isinstance(side.result(), Total)
+            )
 
 
 def test_a_refusal_names_the_reason_and_is_logged(network: Make, caplog: pytest.LogCaptureFixture) -> None:

@@ -131,7 +131,7 @@ def test_a_site_signs_no_list_shorter_than_its_owner_allows(network: Make) -> No
         queue += sides["coordinator"].deadline()
     assert [(to, kind) for to, kind, _ in refused] == [(roster.sites[0], "survivors")]
     assert "the threshold is 4" in refused[0][2]
-    assert sides["coordinator"].result() == "burnt"
+    assert sides["coordinator"].result() == "aborted"
 
 
 def test_a_quorum_above_the_number_of_sites_is_refused() -> None:

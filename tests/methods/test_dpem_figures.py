@@ -7,8 +7,13 @@ from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
 
+import numpy as np
 import pytest
 
+import polyclinic as pc
+from polyclinic.tensors.kernels import em as em_kernels
+
+SHAPE = (20, 30)
 ROOT = Path(__file__).resolve().parents[2]
 
 
@@ -59,3 +64,24 @@ def test_real_structure_is_kept_and_never_below_the_marginals(
         assert rows[label]["kept_worst"] > 0
         assert rows[label]["cells_worst"] > 0
     assert rows["0.1"]["kept"] >= 0  # single splits of claims scatter by .06 around .09
+
+
+@pytest.mark.slow
+def test_one_patient_moves_the_matrix_of_the_comparison_by_at_most_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Exact integers: with or without a patient, however many cells the patient has and whatever their counts are."""
+    monkeypatch.syspath_prepend(str(ROOT / "benchmarks"))
+    pair_sums = command("dpem_matrix").pair_sums
+    rng, (first, second) = np.random.default_rng(0), SHAPE
+    sizes = [1, 2, 3, 7, 50, first * second]
+    cells = [rng.permutation(first * second)[:n] for n in sizes]
+    patient = np.repeat(np.arange(len(sizes)), sizes)
+    flat = np.concatenate(cells)
+    coords = np.column_stack([patient, flat // second, flat % second])
+    everyone = pc.SparseTensor(coords, 10.0 ** rng.integers(0, 9, len(flat)), (len(sizes), *SHAPE))
+    lengths = []
+    for i in range(len(sizes)):
+        without = everyone.take([k for k in range(len(sizes)) if k != i])
+        moved = (pair_sums(everyone) - pair_sums(without)).astype(np.int64)
+        lengths.append(sum(int(k) ** 2 for k in moved.ravel()))  # Python integers: exact
+        assert lengths[-1] <= em_kernels.UNIT**2
+    assert min(lengths) > 0.99 * em_kernels.UNIT**2  # the bound is reached

@@ -9,12 +9,11 @@ import pytest
 from numpy.typing import NDArray
 
 from polyclinic.methods.dpem.budget_plan import MEMORY, ReleasePlan, clearness, plan_for
-from polyclinic.methods.dpem.m_step import finished, masses, regrouped
+from polyclinic.methods.dpem.m_step import alike, breadth, finished, groups, masses, regrouped, split
 from polyclinic.methods.dpem.params import DPEMParams
 from polyclinic.methods.dpem.running_mean import remembered
 from polyclinic.methods.dpem.shrinkage import posterior_mean
 from polyclinic.methods.dpem.significance import stands_out
-from polyclinic.methods.dpem.split_merge import alike, breadth, groups, split
 from polyclinic.methods.dpem.state import DPEMPublic
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.budget import Privacy

@@ -48,7 +48,7 @@ def test_a_masked_fit_with_its_keys_is_some_twenty_kilobytes_and_says_what_it_co
 
 def test_weak_structure_is_searched_with_more_phenotypes_and_then_auditioned(monkeypatch: pytest.MonkeyPatch) -> None:
     """1.8 R random columns for five sweeps; any order, same bits."""
-    monkeypatch.setattr("polyclinic.methods.packing.sumals_sweeps.WEAK", 0.0)
+    monkeypatch.setattr("polyclinic.methods.packed_sumals.WEAK", 0.0)
     names, states, wide, fold = [], [], [], Simulation(pc.SumALS(rank=8, seed=3), SITES)
     while (step := fold.step()) is not None:
         if step.name == "overlap":
@@ -161,7 +161,7 @@ def test_trip_searches_at_once_where_the_lift_loses_what_the_cells_show(monkeypa
 
 
 def test_a_short_fit_is_not_searched(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("polyclinic.methods.packing.sumals_sweeps.WEAK", 0.0)
+    monkeypatch.setattr("polyclinic.methods.packed_sumals.WEAK", 0.0)
     short = pc.SumALS(rank=8, seed=3, rounds=4).fit(SITES)
     assert short.traffic_.rounds <= 4
     assert pc.SumALS(rank=8, seed=3).fit(SITES).score(SITES) > 0.99 * short.score(SITES)

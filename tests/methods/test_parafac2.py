@@ -41,7 +41,7 @@ def matrices(sites: list[pc.Site]) -> list[np.ndarray]:
     return out
 
 
-@pytest.mark.parametrize("seed", [100, 101])
+@pytest.mark.parametrize("seed", [100, pytest.param(101, marks=pytest.mark.slow)])
 def test_planted_courses_are_found(seed: int) -> None:
     sites = pc.datasets.planted_courses(seed=seed)
     m = pc.PARAFAC2(rank=6, seed=seed).fit(sites)
@@ -100,14 +100,11 @@ def test_not_worse_than_matcouply() -> None:
     X = matrices(list(sites))
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
-        found = [
+        fits = [
             matcouply.parafac2_aoadmm(X, 3, n_iter_max=100, non_negative=True, random_state=k, tol=1e-6)
             for k in range(2)
         ]
-    _, (A, B, C) = min(
-        ((f, f.factors if hasattr(f, "factors") else f[1]) for f in found), key=lambda p: _error(X, p[1])
-    )
-    theirs = _error(X, (A, B, C))
+    theirs = min(_error(X, f.factors if hasattr(f, "factors") else f[1]) for f in fits)
     m = pc.PARAFAC2(rank=3, weighting="none", smooth=0, seed=0)  # the same constraints
     m.fit(sites)
     ours = (1 - m.score(sites)) ** 2 * sum(float(np.square(x).sum()) for x in X)

@@ -7,7 +7,8 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import Divergence
-from polyclinic.methods.rounds.local_pass import Elastic, local_pass, open_factors, open_patients
+from polyclinic.methods.rounds.local_pass import local_pass, open_factors, open_patients
+from polyclinic.methods.rounds.observed_pass import Elastic
 from polyclinic.methods.rounds.step_size import rate_at
 from polyclinic.methods.starts.random import start
 from polyclinic.records.sites.site import pooled

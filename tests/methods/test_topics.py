@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 import warnings
+from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.methods.starts.pairs import OWN, CooccurringCodes, PairsPublic, replicating
+from polyclinic.methods.starts.directions import replicating
+from polyclinic.methods.starts.pairs import OWN, CooccurringCodes, PairsPublic
+from polyclinic.methods.starts.saved import StartModel
 from polyclinic.methods.topics.method import TopicsPublic
 from polyclinic.models.phenotypes.projection import SideBySide
 from polyclinic.protocol.interfaces import Step
@@ -90,6 +94,7 @@ def test_new_patients_are_placed_as_scikit_learn_places_documents() -> None:
     assert np.allclose(ours[present] / ours[present].sum(1, keepdims=True), theirs[present], atol=1e-5)
 
 
+@pytest.mark.slow
 def test_pooled_lda_of_scikit_learn_recovers_no_more() -> None:
     decomposition = pytest.importorskip("sklearn.decomposition")
     sites = pc.datasets.repeated_records(1500, 60, 5, 44, sites=3)
@@ -178,15 +183,14 @@ def test_a_site_whose_matrix_is_seen_leaves_out_pairs_of_few_patients() -> None:
 def test_directions_of_pure_chance_are_not_confirmed() -> None:
     rng = np.random.default_rng(5)
     halves = [np.triu(rng.poisson(4.0, (50, 50)), 1).astype(float) for _ in range(2)]
-    halves = [h + h.T for h in halves]
-    assert replicating(halves, np.array([h.sum() for h in halves])) == 0
+    assert replicating(*(h + h.T for h in halves)) == 0
 
 
 def test_a_study_with_few_patients_starts_without_the_matrix_and_needs_a_rank() -> None:
     sites = pc.datasets.repeated_records(45, 60, 3, 48, sites=3)
     model = pc.Topics(rank=3, rounds=3, seed=0).fit(sites)
     assert model.factors_[0].shape == (60, 3) and model.confirmed_ == -1
-    with pytest.raises(DataError, match="too few to say how many phenotypes"):
+    with pytest.raises(DataError, match="too few to compare which codes occur together"):
         pc.Topics(seed=0).fit(sites)
 
 
@@ -202,3 +206,44 @@ def test_modes_in_one_axis_are_split_again_and_give_the_same_columns_as_modes_of
     stacked = np.concatenate([f / f.sum(0) for f in apart.factors_])
     both = joint.factors_[0] / joint.factors_[0][:40].sum(0)
     assert len(joint.factors_) == 1 and cosines([stacked], [both]).max(1).min() > 0.999
+
+
+def test_topics_replicate_on_records_and_nothing_does_on_permuted_codes() -> None:
+    sites = pc.datasets.repeated_records(3000, 100, 6, 203, sites=3)
+    method = pc.Topics(rank=8, seed=0)
+    assert sum(row["replicable"] for row in pc.replicate(method, sites).table) >= 6
+    assert not any(row["replicable"] for row in pc.replicate(method, without_relations(sites)).table)
+
+
+def test_one_more_hospital_starts_from_the_saved_model_and_the_report_says_what_changed(tmp_path: Path) -> None:
+    sites = pc.datasets.repeated_records(1500, 60, 5, 46, sites=4)
+    first = pc.Topics(rank=6, seed=0, guides={"third": ("D000",)}).fit(sites[:3])
+    first.save(tmp_path / "first.phenotypes")
+    saved = pc.load(tmp_path / "first.phenotypes")
+    again = pc.Topics(seed=0, start=saved).fit(sites)
+    cold = pc.Topics(rank=6, seed=0).fit(sites)
+    assert again.rank == "auto" and len(again.weights_) == 6, "the rank is the model's"
+    assert (again.objective_ or np.inf) < 1.01 * (cold.objective_ or 0.0)
+    assert again.traffic_.bytes_up < cold.traffic_.bytes_up / 2
+    assert (again.changed_.match or 0.0) > 0.95
+    text = pc.write_report(again, sites, tmp_path / "report.html").read_text("utf-8")
+    assert "started from a saved model (sha256" in text and "of 6 phenotypes kept a likeness" in text
+    guided = pc.write_report(first, sites[:3], tmp_path / "guided.html").read_text("utf-8")
+    assert f"guided phenotype {first.guided_['third'] + 1} by third" in guided
+
+
+@pytest.mark.parametrize("method", [pc.Topics, pc.TRIP, pc.LocalTF])
+def test_a_saved_model_is_found_by_the_labels_of_its_codes(method: Any) -> None:
+    sites = pc.datasets.repeated_records(600, 30, 3, 4, sites=2)
+    first = method(rank=4, rounds=3, seed=0).fit(sites)
+    axes: Any = sites[0].counts().axes[1:]
+    other = [Axis(a.name, (*a.labels[:-1][::-1], "new")) for a in axes]
+    start = StartModel.of(first).on(other, [30, 30], 4, True)
+    for f, g in zip(first.factors_, start, strict=True):
+        old = g[:-1][::-1]
+        assert np.allclose(old / old.sum(0), f[:-1] / f[:-1].sum(0)) and (g[-1] > 0).all()
+    strange = [Axis(a.name, tuple(f"X{k}" for k in range(30))) for a in axes]
+    with pytest.raises(ConfigError, match="only 0% of the weight"):
+        StartModel.of(first).on(strange, [30, 30], 4, True)
+    with pytest.raises(ConfigError, match="shapes"):
+        method(rank=5, start=first).fit(sites)

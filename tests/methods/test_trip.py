@@ -9,9 +9,9 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.auditing.contracts.result import example_sites
-from polyclinic.datasets import split
 from polyclinic.methods.rounds.distinct import distinct_step
 from polyclinic.records.sites.site import pooled
+from polyclinic_papers.split import split
 
 
 def gradient(f: Any, x: np.ndarray, step: float = 1e-6) -> np.ndarray:
@@ -72,7 +72,7 @@ def test_federated_model_resembles_the_pooled_one_and_the_local_one_does_not() -
     assert gap < 1e-2 and trip.traffic_.rounds < 20
 
 
-@pytest.mark.parametrize("seed", [54, 55])
+@pytest.mark.parametrize("seed", [54, pytest.param(55, marks=pytest.mark.slow)])
 def test_where_the_gram_saw_little_a_search_follows_and_explains_what_pooled_explains(seed: int) -> None:
     sites = pc.datasets.planted_counts(2400, seed=seed, sites=12)
     trip, pooled = pc.TRIP(rank=15, seed=1).fit(sites), pc.CPALS(rank=15, seed=0).fit(sites)

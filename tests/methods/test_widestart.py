@@ -30,7 +30,7 @@ def test_few_patients_start_wide_and_say_so_however_rounds_travel(cls: type) -> 
     assert all(np.array_equal(a, b) for a, b in zip(packed.factors_, plain.factors_))
 
 
-@pytest.mark.parametrize("seed", [24, 25])
+@pytest.mark.parametrize("seed", [24, pytest.param(25, marks=pytest.mark.slow)])
 @pytest.mark.parametrize("cls", [pc.SumALS, pc.TRIP])
 def test_small_vocabularies_start_wide_with_fewer_bytes_and_the_pooled_fit(cls: type, seed: int) -> None:
     sites = pc.datasets.planted_counts(600, 20, 25, phenotypes=4, codes=(5, 6), sites=3, seed=seed)
@@ -135,7 +135,8 @@ def test_sites_without_a_count_end_as_before() -> None:
     assert all(np.isfinite(f).all() for f in fold.public.factors)
 
 
-@pytest.mark.parametrize("cls", [pc.SumALS, pytest.param(pc.TRIP, marks=pytest.mark.slow)])
+@pytest.mark.slow
+@pytest.mark.parametrize("cls", [pc.SumALS, pc.TRIP])
 def test_methods_that_start_wide_pass_the_battery(cls: type) -> None:
     """But for the parts that no packed sum passes (see the battery of the Gram start)."""
     sites = list(pc.datasets.planted_counts(160, 140, 160, phenotypes=3, codes=(5, 6), sites=3, seed=4))

@@ -117,3 +117,25 @@ def test_adapt_of_every_placing_and_wrong_input(fitted: Any) -> None:
     other = [t.axes[0], *(pc.Axis(a.name, tuple(f"x{i}" for i in range(n))) for a, n in zip(t.axes[1:], t.shape[1:]))]
     with pytest.raises(ProtocolMismatch, match="'x"):
         p.adapt(pc.Site("else", t.with_axes(other)))
+
+
+def test_codes_that_changed_most_are_listed_with_their_patients() -> None:
+    def site(name: str, patients: dict[str, range]) -> pc.Site:
+        labels = tuple(patients)
+        cells = [(p, i, p % 2) for i, who in enumerate(patients.values()) for p in who]
+        return pc.Site(
+            name, pc.SparseTensor(np.array(cells), np.ones(len(cells)), (100, len(labels), 2), [labels, ["x", "y"]])
+        )
+
+    earlier = site("earlier", {"a": range(100), "b": range(50), "c": range(40, 60), "rare": range(5)})
+    now = site("now", {"new": range(30), "a": range(100), "b": range(45, 100), "c": range(80), "rare": range(4)})
+    model = pc.CPALS(rank=1, seed=0).fit(earlier).result_
+    found = model.adapt(now, own=0, before=earlier).codes
+    counts = {r["code"]: (r["patients before"], r["patients now"], r["in the model"]) for r in found}
+    assert counts["c"] == ("20", "80", "yes")
+    assert counts["new"] == ("0", "30", "no")
+    assert counts["a"] == ("100", "100", "yes")
+    assert counts["rare"] == ("fewer than 11", "fewer than 11", "yes")
+    assert found["code"][:2] == ["c", "new"]  # the largest changes first
+    alone = model.adapt(now, own=0).codes
+    assert alone.rows == [("mode 1", "new", "no earlier records", "30", "no")]

@@ -178,6 +178,12 @@ def test_adapt_gives_the_hospital_a_page_about_itself(world: Path, capsys: pytes
     assert "east beside the network" in page
     assert "was not sent anywhere" in page
     assert "east-1" not in page
+    assert {r["code"] for r in told["codes_changed"]} == {"d8", "d9", "t8", "t9"}  # the model does not know them
+    north = ("--before", world / "north" / "node.toml", "--min-coverage", "0.1")
+    moved = said(
+        capsys, "adapt", world / "one", "--node", world / "east" / "node.toml", *north, "--out", world / "moved"
+    )
+    assert {r["code"]: r["patients now"] for r in moved["codes_changed"]}["d4"] == "0"
     both = pc.load(out / "adapted.phenotypes")
     assert both.rank == 3
 

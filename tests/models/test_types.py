@@ -40,7 +40,7 @@ from polyclinic.protocol.params import Params
 from polyclinic.protocol.interfaces import Step
 from polyclinic.methods.mixtures.gaussian_mixture import MixtureParams
 from polyclinic.methods.central.als import CPALSParams
-from polyclinic.methods.factorization import FactorParams, FederatedFactorization
+from polyclinic.methods.rounds.factorization import FactorParams, FederatedFactorization
 from polyclinic.methods.trip import TRIPParams
 from typing import assert_type
 a = pc.TRIP(rnak=3)                      # E

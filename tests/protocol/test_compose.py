@@ -57,7 +57,7 @@ def test_ranks_side_by_side_equal_ranks_alone(sites: list[pc.Site]) -> None:
 
 def test_a_ladder_of_private_fits_is_refused() -> None:
     m = pc.DPEM(rank=2, rounds=2, privacy=pc.Privacy(1.0), planning_size=100)
-    with pytest.raises(ConfigError, match="paid for"):
+    with pytest.raises(ConfigError, match="every part costs budget"):
         Parallel([m, m])
 
 

@@ -130,7 +130,7 @@ def test_bits_that_lead_to_another_step_are_refused() -> None:
 
 def test_a_state_that_was_sent_has_the_shapes_of_the_one_before() -> None:
     pair = Pair(method())
-    for _ in range(2):
+    for _ in range(4):
         step, opened = pair.opened()
         assert pair.other.follow(opened, step)
     step, opened = pair.opened()
@@ -138,11 +138,11 @@ def test_a_state_that_was_sent_has_the_shapes_of_the_one_before() -> None:
     sent = replace(opened, public=tree)
     wrong = pc.LocalTF(rank=3, rounds=3, seed=0)
     other = Simulation(wrong, example_sites(), adder=Plain())
-    for _ in range(3):
+    for _ in range(4):
         other.advance()
     with pytest.raises(MessageRefused, match="other shapes"):
         pair.other.follow(replace(sent, public=wire.pack(other.public)), step)
-    assert pair.other.number == 2
+    assert pair.other.number == 4
     assert pair.other.follow(sent, step)
     assert wire.encode(wire.pack(pair.other.public)) == wire.encode(tree)
 
@@ -456,11 +456,12 @@ def test_a_party_opens_by_itself_and_closes() -> None:
     assert step is not None
     party.contribute(step, public, fold.roster, 0)
     assert wire.encode(wire.pack(party.private)) == opened
-    fold.advance()
-    assert party._next is None and wire.encode(wire.pack(party.private)) == opened  # set-up changes nothing
+    for _ in range(3):
+        fold.advance()
+        assert party._next is None and wire.encode(wire.pack(party.private)) == opened  # the start changes nothing
     step = fold.step()
     assert step is not None
-    party.contribute(step, fold.public, fold.roster, 1)
+    party.contribute(step, fold.public, fold.roster, 3)
     assert party._next is not None and wire.encode(wire.pack(party.private)) == opened  # until the sum is taken
     party.commit()
     assert party._next is None and wire.encode(wire.pack(party.private)) != opened

@@ -63,7 +63,7 @@ def test_memberships_over_nonzeros_only_ignore_absent_cells() -> None:
     t = small(entries=400)
     rng = np.random.default_rng(1)
     b, c = rng.random((6, 3)), rng.random((5, 3))
-    found = cp.solve_memberships(t, [b, c], zeros="missing", sweeps=5000)
+    found = completion.memberships(t, [b, c], nonnegative=True, zeros="missing", sweeps=5000)
     coords = t.coords
     for i in (0, 7, 19):
         mine = coords[:, 0] == i

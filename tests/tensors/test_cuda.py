@@ -156,19 +156,3 @@ def test_no_hostile_patient_is_longer_than_the_sensitivity() -> None:
         sums, _ = cuda.unit_statistics(cuda.DeviceTensor(tensor), w, rng.gamma(0.2, size=rank) + 1e-9, steps=8)
         assert sums.min() >= 0
         assert sum(int(k) ** 2 for k in sums.ravel()) <= UNIT**2
-
-
-@pytest.mark.parametrize("kind", ["full", "tied", "diag", "spherical"])
-def test_the_sums_of_a_mixture(kind: str) -> None:
-    from polyclinic.methods.mixtures import gpu as card
-    from polyclinic.methods.mixtures import statistics
-    from polyclinic.models.mixtures.gaussian import Mixture
-
-    rng = np.random.default_rng(4)
-    X = rng.standard_normal((5_000, 6)) + rng.integers(0, 3, (5_000, 1))
-    spread = {"full": np.stack([np.eye(6)] * 3), "tied": np.eye(6), "diag": np.ones((3, 6)), "spherical": np.ones(3)}
-    mixture = Mixture(np.full(3, 1 / 3), X[:3], spread[kind], kind)  # type: ignore[arg-type]
-    here, there = statistics.expect(X, mixture), card.expect(X, mixture)
-    assert there.loglik == pytest.approx(here.loglik, rel=1e-12)
-    for name in ("a", "b", "C"):
-        np.testing.assert_allclose(getattr(there, name), getattr(here, name), rtol=1e-11, atol=1e-9)

@@ -1,1 +1,1 @@
-"""Aggregators, interchangeable under every method: plain, robust, secure, decentralised."""
+"""Aggregators, interchangeable under every method: plain, robust, secure."""

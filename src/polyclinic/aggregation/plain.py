@@ -111,11 +111,11 @@ class Collector:
         """Sites that took part."""
         return tuple(sorted(self.parts))
 
-    def result(self) -> Total | Literal["pending", "burnt"]:
+    def result(self) -> Total | Literal["pending", "aborted"]:
         if len(self.parts) < len(self.roster.sites) and not self.over:
             return "pending"
         if len(self.parts) < max(1, self.roster.threshold):
-            return "burnt"
+            return "aborted"
         arrays, weight = self.add(self.step, self.parts)
         return Total(
             arrays,

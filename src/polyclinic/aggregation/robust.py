@@ -108,12 +108,12 @@ class WaryCollector(Collector):
             self.refused[message.sender] = str(e)
             return []
 
-    def result(self) -> Total | Literal["pending", "burnt"]:
+    def result(self) -> Total | Literal["pending", "aborted"]:
         sites, n = len(self.roster.sites), len(self.parts)
         if n + len(self.refused) < sites and not self.over:
             return "pending"
         if n + len(self.refused) < max(1, self.roster.threshold) or 2 * n <= sites:
-            return "burnt"
+            return "aborted"
         arrays, weight = self.add(self.step, self.parts)
         sd = self.step.noise_sd * self.rule.spread(n, self.rule.within(n))
         return Total(arrays, weight, n, sd, dict(self.parts) if self.step.how == "gather" else {})

@@ -1,30 +1,20 @@
-"""Synthetic networks with a known truth, and loaders of open data by path; open to plug-ins (``polyclinic.datasets``)."""
+"""Synthetic networks with a known truth; open to plug-ins (``polyclinic.datasets``). Open data come with polyclinic-papers."""
 
 from typing import Any
 
-from polyclinic.datasets.claims import load_diabetes130, load_mimic3_demo, load_synpuf
 from polyclinic.datasets.courses import planted_courses
 from polyclinic.datasets.icu import icu_network
-from polyclinic.datasets.open_data import load_aminoacid, open_data
-from polyclinic.datasets.planted import planted_counts, planted_four_mode
+from polyclinic.datasets.planted import planted_counts
 from polyclinic.datasets.repeated import repeated_records
-from polyclinic.datasets.split import split
 from polyclinic.datasets.truth import Truth, expected_auc
 
 __all__ = [
     "Truth",
     "expected_auc",
     "icu_network",
-    "load_aminoacid",
-    "load_diabetes130",
-    "load_mimic3_demo",
-    "load_synpuf",
-    "open_data",
     "planted_counts",
     "planted_courses",
-    "planted_four_mode",
     "repeated_records",
-    "split",
 ]
 
 

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
-from polyclinic.methods import facts as known
+from polyclinic.methods.localtf import FACTS as LOCALTF
 from polyclinic.methods.localtf import LocalParams, LocalPrivate, LocalPublic, LocalTF
-from polyclinic.methods.rounds.local_pass import WARM, Elastic, Passed
+from polyclinic.methods.rounds.observed_pass import WARM, Elastic, Passed
 from polyclinic.methods.rounds.step_size import rate_at
+from polyclinic.privacy.facts import KnownAttack, MethodFacts
 from polyclinic.protocol.interfaces import Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -35,6 +36,14 @@ from polyclinic.tensors import cp
 Array = NDArray[np.float64]
 FORCE: Final = 3.0  # gamma of weights="elastic", in units of the mean hospital's tr(Gram)/R
 HALFWAY: Final = 0.5  # alpha: a whole step by columns overshoots where phenotypes share codes
+FACTS = MethodFacts(
+    paper="Ma et al. 2019 (DPFact)",
+    attacks=(
+        KnownAttack("noise", "one entry decides whether a site leaves a saddle point: shifts up to 89 times the claim"),
+        *(a for a in LOCALTF.attacks or () if a.against == "sum"),
+    ),
+    steps=LOCALTF.steps,
+)
 
 
 class DPFactParams(LocalParams):
@@ -67,7 +76,7 @@ class DPFact(LocalTF):
 
     name = "dpfact"
     version = 2
-    facts = known.DPFACT
+    facts = FACTS
     Params = DPFactParams
     params: DPFactParams
 

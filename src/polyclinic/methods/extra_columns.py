@@ -14,8 +14,8 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.methods.packing.rounding import roots
 from polyclinic.methods.starts.candidates import explains
+from polyclinic.methods.starts.rounding import roots
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.tensors import deterministic as ordered
 

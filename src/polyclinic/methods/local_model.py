@@ -10,18 +10,24 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
-from polyclinic.methods import facts as known
 from polyclinic.methods.central.als import CPALS
-from polyclinic.methods.factorization import FederatedFactorization, WeightedParams
+from polyclinic.methods.rounds.factorization import FederatedFactorization, WeightedParams
+from polyclinic.methods.rounds.facts import FACTORS, RARE, SETUP
 from polyclinic.methods.rounds.setup import own_sizes, setup, sizes_of
 from polyclinic.methods.starts.random import start
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
-from polyclinic.tensors import cp
+from polyclinic.tensors import cp, observed_only
 from polyclinic.tensors.matching import match
 from polyclinic.tensors.weighting import weighted
 
 Array = NDArray[np.float64]
+FACTS = MethodFacts(
+    paper="each site's own factorization, side by side",
+    attacks=(KnownAttack("each", "each site's model is shown as it is: a code that a single patient carries is seen"),),
+    steps={"setup": SETUP, "factors": StepMeaning(f"your own model: {FACTORS}", RARE)},
+)
 
 
 class LocalModelParams(WeightedParams):
@@ -54,7 +60,7 @@ class LocalModel(FederatedFactorization[LocalModelParams, AlonePublic, AlonePriv
 
     name = "localmodel"
     whole_only = "every hospital shows its own factors: there are no sums that halves could share"
-    facts = known.LOCALMODEL
+    facts = FACTS
     Params = LocalModelParams
     Public = AlonePublic
     Private = AlonePrivate
@@ -124,7 +130,7 @@ class LocalModel(FederatedFactorization[LocalModelParams, AlonePublic, AlonePriv
 
     def finalize_site(self, site: Site, private: AlonePrivate, public: AlonePublic) -> Arrays:
         p = self.params
-        a = cp.solve_memberships(
+        a = observed_only.memberships(
             weighted(site.counts(), public.saturation), public.factors, nonnegative=p.nonnegative, zeros=p.zeros
         )
         return {"memberships": a}

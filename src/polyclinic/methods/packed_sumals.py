@@ -8,13 +8,13 @@ from typing import TYPE_CHECKING
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.methods.packing.extra_columns import BESIDE, REACH, columns_beside, roots_beside, worth_hearing
+from polyclinic.methods.extra_columns import BESIDE, REACH, columns_beside, roots_beside, worth_hearing
 from polyclinic.methods.packing.packed_sums import Field as Packed
 from polyclinic.methods.packing.packed_sums import Packing
-from polyclinic.methods.packing.rounding import reach, roots, solve_rounded, within
 from polyclinic.methods.rounds.sweeps import SWEEPS, Sweeps
 from polyclinic.methods.starts.choice import WEAK
 from polyclinic.methods.starts.gram import GramStart
+from polyclinic.methods.starts.rounding import reach, roots, solve_rounded, within
 from polyclinic.methods.starts.state import Far
 from polyclinic.methods.starts.wide import WideStart
 from polyclinic.protocol.interfaces import Contribution, Step, Total
@@ -90,7 +90,7 @@ class PackedSweeps(Sweeps):
 
     def _beside(self, public: SumPublic) -> SumPublic:
         """The first sweep after a Gram tries columns beside the found ones, unless more were found than asked for, and auditioned."""
-        tried = public.round > 1 or public.start.kind != "gram" or public.start.proposed > 0
+        tried = public.round > 1 or public.start.kind != "gram" or public.start.confirmed > public.rank
         if tried or not self._searches or len(public.factors) < 2:
             return public
         assert public.patients is not None

@@ -25,11 +25,12 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError
-from polyclinic.methods import facts as known
-from polyclinic.methods.factorization import WeightedParams
+from polyclinic.methods.rounds.factorization import WeightedParams
+from polyclinic.methods.rounds.facts import FACTORS, RARE, SETUP
 from polyclinic.methods.rounds.phases import FitPublic, Phase, Phased, Setup
 from polyclinic.methods.starts.random import start
 from polyclinic.models.phenotypes.courses import Courses, by_visit
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -43,6 +44,24 @@ PATIENT_ALTERNATIONS = 2  # of w_k and B_k within a round
 # limit: a share of a phenotype's usual presence at a visit, below which nothing is known of its course
 LEAST_PRESENCE = 1e-3
 STILL_ROUNDS = 2  # definition: the fit is at rest when so many rounds in a row gain less than `tol`
+FACTS = MethodFacts(
+    paper="PARAFAC2 by sums (this program), after Kiers et al. 1999 and Cohen and Bro 2018",
+    attacks=(
+        KnownAttack(
+            "sum",
+            "exact sums by code show a code that a single patient carries, as in alternating least squares by sums "
+            "(not tried on this method by itself)",
+        ),
+    ),
+    steps={
+        "setup": SETUP,
+        "courses": StepMeaning(f"{FACTORS} over their visits; and how courses of phenotypes overlap", RARE),
+        "mean-course": StepMeaning(
+            "the mean course of each phenotype over visits or times, and how much each phenotype carries",
+            "the course of a patient who alone has so many visits",
+        ),
+    },
+)
 
 
 class PARAFAC2Params(WeightedParams):
@@ -57,10 +76,10 @@ class PARAFAC2Params(WeightedParams):
         10, ge=0, description="First rounds by projected gradient: exact solves from a random start merge phenotypes."
     )
     coupling: float = Field(
-        1.0, gt=0, description="How strongly courses share their cross-products (mu, relative to mean w^2)."
+        1.0, gt=0, description="How strongly trajectories share their cross-products (mu, relative to mean w^2)."
     )
     smooth: float = Field(
-        0.7, ge=0, description="How strongly a course keeps to the visit before (relative to mean w^2)."
+        0.7, ge=0, description="How strongly a trajectory keeps to the visit before (relative to mean w^2)."
     )
 
     @model_validator(mode="after")
@@ -115,7 +134,7 @@ class PARAFAC2(Phased[PARAFAC2Params, CoursePublic, CoursePrivate]):
     name = "parafac2"
     version = 2
     whole_only = "it has one kind of codes: whether two kinds go together in unseen patients cannot be asked"
-    facts = known.PARAFAC2
+    facts = FACTS
     exact = 1e-6
     Params = PARAFAC2Params
     Public = CoursePublic

@@ -3,8 +3,8 @@
 A feature factor's update needs the data only through M = sum_k MTTKRP_k and G = sum_k A_k'A_k (times the other modes'
 public Grams). The hospitals send both; the coordinator sweeps. One step per feature mode, so a round is one pooled sweep.
 
-The sweep itself is :mod:`.rounds.sweeps`; its sums in a few bits a number are :mod:`.packing.sumals_sweeps`; counts and yes/no in place of squares
-are :mod:`.rounds.count_rounds`; where it starts is :mod:`.starts.choice`, when it ends :mod:`.rounds.stopping`.
+The sweep itself is :mod:`.rounds.sweeps`. Its sums in a few bits a number are :mod:`.methods.packed_sumals`. Where it starts is
+:mod:`.starts.choice`, when it ends :mod:`.rounds.stopping`.
 """
 
 from __future__ import annotations
@@ -17,27 +17,48 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.errors import ConfigError
-from polyclinic.methods import facts as known
+from polyclinic.methods.packed_sumals import KEPT, PackedSweeps, weak
 from polyclinic.methods.packing.packed_sums import Packing
-from polyclinic.methods.packing.sumals_sweeps import KEPT, PackedSweeps, weak
-from polyclinic.methods.rounds.count_rounds import Climbing, ClimbScore, LossParams
-from polyclinic.methods.rounds.losses import Climb, only_counts
+from polyclinic.methods.rounds.factorization import WeightedParams
+from polyclinic.methods.rounds.facts import FACTORS, GRAM, RARE, SCORE, SETUP, START
 from polyclinic.methods.rounds.phases import Phase, Score, Setup
 from polyclinic.methods.rounds.stopping import Plateau
 from polyclinic.methods.rounds.sweeps import Sweeps
 from polyclinic.methods.starts.choice import Started, StartedParams, StartedPublic, Starter, StartPhase
 from polyclinic.methods.starts.state import Far
 from polyclinic.methods.starts.wide import ROUNDS
-from polyclinic.protocol.interfaces import Arrays, Schema
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
+from polyclinic.protocol.interfaces import Schema
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
-from polyclinic.tensors.likelihood import placed as placed_by_likelihood
 
 Array = NDArray[np.float64]
+FACTS = MethodFacts(
+    paper="alternating least squares by sums (this program)",
+    attacks=(
+        KnownAttack(
+            "sum",
+            "exact totals show whether the only patient with a code took part: right 12 of 12 times (3 and 6 sites of 150 patients)",
+        ),
+        KnownAttack(
+            "sum",
+            "the whole record of a patient who alone has a code comes out of exact totals: 6 of 6 without non-negativity "
+            "(3 and 6 sites of 150 patients, rank 8, 12 rounds)",
+        ),
+        GRAM,
+    ),
+    steps={
+        "setup": SETUP,
+        **START,
+        "mode*": StepMeaning(f"{FACTORS}; and how phenotypes overlap among them", RARE),
+        "likelihood": StepMeaning("for each code and phenotype, how many of your patients' events belong to it", RARE),
+        "score": SCORE,
+    },
+)
 
 
-class SumALSParams(StartedParams, LossParams):
+class SumALSParams(StartedParams, WeightedParams):
     """Parameters of SumALS."""
 
     rounds: int = Field(60, ge=1, le=100_000, description="Pooled sweeps at most.")
@@ -57,8 +78,6 @@ class SumPublic(StartedPublic):
 
     mode: int = 1
     scale: Array  # what a patient's column is multiplied by, because a feature column was brought to length 1
-    climb: Climb | None = None  # with another loss than squares: the ascent of the likelihood
-    deviance_explained: float | None = None
     # ---- packed sums only
     spread: tuple[Far, ...] = ()  # per mode: how far a sum may lie from what is expected
     wider: int = 0  # how often the coming sum was repeated, because a part of it lay outside its window
@@ -89,7 +108,7 @@ class SumALS(Started[SumALSParams, SumPublic, SumPrivate]):
 
     name = "sumals"
     version = 2
-    facts = known.SUMALS
+    facts = FACTS
     exact = 1e-6
     Params = SumALSParams
     Public = SumPublic
@@ -98,24 +117,21 @@ class SumALS(Started[SumALSParams, SumPublic, SumPrivate]):
 
     @property
     def phases(self) -> Mapping[str, Phase[SumPublic, SumPrivate]]:
-        squares = self.params.loss == "squares"
         return {
             "setup": Setup(self),
             "start": StartPhase(self),
-            "sweep": Sweeps(self) if squares else Climbing(self),
+            "sweep": Sweeps(self),
             "packed": PackedSweeps(self),
-            "score": Score(self) if squares else ClimbScore(self),
+            "score": Score(self),
         }
 
     @property
     def packs(self) -> bool:
-        return self.params.packed and self.params.loss == "squares"
+        return self.params.packed
 
     @property
     def starter(self) -> Starter:  # type: ignore[override]
-        squares, packed = self.params.loss == "squares", self.params.packed
-        searches = squares and self.params.rounds >= ROUNDS
-        return Starter(self.params, widens=squares, searches=searches, leaps=not packed)
+        return Starter(self.params, searches=self.params.rounds >= ROUNDS, leaps=not self.params.packed)
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> SumPublic:
         """A_n random and public, or from the Gram of hashed codes."""
@@ -138,8 +154,6 @@ class SumALS(Started[SumALSParams, SumPublic, SumPrivate]):
         return self.onward(public)
 
     def init_site(self, site: Site, public: SumPublic, rng: np.random.Generator) -> SumPrivate:
-        if self.params.loss != "squares":
-            only_counts([site.counts()], self.params.loss)
         return SumPrivate(np.zeros((site.counts().patients, public.rank)))
 
     # ---- when it ends
@@ -158,11 +172,6 @@ class SumALS(Started[SumALSParams, SumPublic, SumPrivate]):
 
     # ---- what it leaves
 
-    @property
-    def joins(self) -> bool:
-        """Of squares only: other losses place patients by their likelihood."""
-        return super().joins and self.params.loss == "squares"
-
     def placed(self, site: Site, private: SumPrivate, public: SumPublic) -> tuple[Array, float]:
         tensor = self.records(site, public)
         a = cp.solve_memberships(tensor, public.factors, nonnegative=self.params.nonnegative)
@@ -172,17 +181,10 @@ class SumALS(Started[SumALSParams, SumPublic, SumPrivate]):
     def round_metrics(self, public: SumPublic) -> Mapping[str, float | None]:
         if public.objective is None:
             return {}
-        if public.climb is not None:
-            return {"objective": public.objective, "deviance_explained": public.deviance_explained}
         return {
             "objective": public.objective,
             "rmse_full": float(np.sqrt(2 * public.objective / max(public.cells, 1.0))),
         }
-
-    def finalize_site(self, site: Site, private: SumPrivate, public: SumPublic) -> Arrays:
-        if self.params.loss == "squares":
-            return super().finalize_site(site, private, public)
-        return {"memberships": placed_by_likelihood(site.counts(), public.factors, self.params.loss)}
 
     def _packing(self, public: SumPublic) -> Packing:
         """How a packed sweep's coming sum travels."""

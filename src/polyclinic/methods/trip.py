@@ -29,14 +29,15 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 
 from polyclinic.errors import ConfigError, Divergence
-from polyclinic.methods import facts as known
 from polyclinic.methods.rounds.distinct import distinct_step
+from polyclinic.methods.rounds.facts import FACTORS, GRAM, RARE, SCORE, SETUP, START
 from polyclinic.methods.rounds.phases import HEADROOM, Exact, Phase, Rounds, Score, Setup, modes
 from polyclinic.methods.rounds.setup import Sizes
 from polyclinic.methods.rounds.warmup import WarmUp
 from polyclinic.methods.starts.choice import WEAK, Started, StartedParams, StartedPublic, Starter, StartPhase
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.methods.starts.wide import WideStart
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -45,6 +46,28 @@ from polyclinic.tensors.device import mttkrp
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
 SWEEPS = 3
+FACTS = MethodFacts(
+    paper="Kim et al. 2017 (TRIP)",
+    attacks=(
+        KnownAttack("each", "the coordinator recovers each site's Gram matrix and statistics from its normal messages"),
+        KnownAttack(
+            "each", "a code that a single patient carries is seen, and the record of such a patient can be rebuilt"
+        ),
+        KnownAttack(
+            "sum",
+            "exact totals show whether the only patient with a code took part (tested with 3 and 6 sites of 150 patients)",
+        ),
+        GRAM,
+    ),
+    steps={
+        "setup": SETUP,
+        **START,
+        "scale": StepMeaning("how large your factors are, one number a mode"),
+        "warm": StepMeaning(FACTORS, RARE),
+        "sweep": StepMeaning(FACTORS, RARE),
+        "score": SCORE,
+    },
+)
 
 
 class TRIPParams(StartedParams):
@@ -103,7 +126,7 @@ class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
 
     name = "trip"
     version = 3  # 3: a search may follow the first rounds
-    facts = known.TRIP
+    facts = FACTS
     Params = TRIPParams
     Public = TRIPPublic
     Private = TRIPPrivate

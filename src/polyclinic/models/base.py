@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from html import escape
 from pathlib import Path
@@ -79,17 +79,26 @@ class Value:
     # ---- the file
 
     def arrays(self) -> dict[str, NDArray[np.generic]]:
-        """Its numbers, by name."""
-        raise NotImplementedError
+        """Return its numbers by name; a single one is an array of one."""
+        numbers = {f.name: getattr(self, f.name) for f in fields(self) if f.name not in ("origin", *self.keys)}
+        return {n: np.array([v]) if isinstance(v, float) else v for n, v in numbers.items() if v is not None}
 
     def described(self) -> dict[str, object]:
-        """What is not a number: plain values."""
-        raise NotImplementedError
+        """Return the plain values of the header: ``keys``."""
+        values = {name: getattr(self, name) for name in self.keys}
+        return {n: [*v] if isinstance(v, tuple) else v for n, v in values.items()}
 
     @classmethod
     def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
-        """Inverse of :meth:`arrays` and :meth:`described`."""
-        raise NotImplementedError
+        """Return the model of a file: the inverse of :meth:`arrays` and :meth:`described`."""
+        values: dict[str, Any] = {}
+        for f in fields(cls):
+            if f.name in cls.keys:
+                value = described[f.name]
+                values[f.name] = tuple(value) if isinstance(value, list) else value
+            elif f.name in arrays:
+                values[f.name] = float(arrays[f.name][0]) if f.type == "float" else arrays[f.name]
+        return cls(origin, **values)
 
     def to_bytes(self) -> bytes:
         """The file as bytes: the same for the same model, on every machine with the same versions."""

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
+from polyclinic.models.base import Array, Unseen, Value, frozen
 from polyclinic.models.feature_rows import records_of
-from polyclinic.models.origin import Origin
-from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 
@@ -95,29 +92,3 @@ class Moments(Value):
     def __repr__(self) -> str:
         what = "" if self.components is None else f", {self.rank} directions"
         return f"<Moments of {len(self.mean)} features{what}, {self.patients:,.0f} patients; {self.card.headline}>"
-
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        out: dict[str, NDArray[np.generic]] = {
-            "mean": self.mean,
-            "scale": self.scale,
-            "patients": np.array([self.patients], float),
-        }
-        if self.components is not None and self.variance is not None:
-            out |= {"components": self.components, "variance": self.variance}
-        return out
-
-    def described(self) -> dict[str, object]:
-        return {"columns": None if self.columns is None else [*self.columns]}
-
-    @classmethod
-    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
-        columns = described["columns"]
-        return cls(
-            origin,
-            arrays["mean"],
-            arrays["scale"],
-            float(arrays["patients"][0]),
-            arrays.get("components"),
-            arrays.get("variance"),
-            None if columns is None else tuple(columns),
-        )

@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import ClassVar, Literal, Self
+from typing import ClassVar, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
+from polyclinic.models.base import Array, Unseen, Value, frozen
 from polyclinic.models.feature_rows import records_of
-from polyclinic.models.origin import Origin
-from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 
@@ -95,22 +92,3 @@ class Similarity(Value):
 
     def __repr__(self) -> str:
         return f"<Similarity by {self.method} over {len(self.mean)} features; {self.card.headline}>"
-
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        return {"components": self.components, "mean": self.mean, "scale": self.scale, "bias": np.array([self.bias])}
-
-    def described(self) -> dict[str, object]:
-        return {"columns": None if self.columns is None else [*self.columns], "map": self.map}
-
-    @classmethod
-    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
-        columns = described["columns"]
-        return cls(
-            origin,
-            arrays["components"],
-            arrays["mean"],
-            arrays["scale"],
-            float(arrays["bias"][0]),
-            None if columns is None else tuple(columns),
-            described["map"],
-        )

@@ -1,4 +1,4 @@
-"""Ways to add over sites, interchangeable under every method: plain, masked, subspace, and robust rules; open to plug-ins (``polyclinic.sums``)."""
+"""Ways to add over sites, interchangeable under every method: plain, masked and robust rules; open to plug-ins (``polyclinic.sums``)."""
 
 from __future__ import annotations
 
@@ -12,7 +12,6 @@ from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts
 _WHERE = {
     "plain": "plain:Plain",
     "masked": "secure.masked:Masked",
-    "subspace": "decentralised.subspace:Subspace",
     "median": "robust:Median",
     "trimmed": "robust:Trimmed",
     "geometric": "robust:Geometric",
@@ -29,9 +28,9 @@ def by_name(name: str, **options: object) -> Aggregator:
     Parameters
     ----------
     name
-        ``"plain"``; secure: ``"masked"``, ``"subspace"``; robust: ``"median"``, ``"trimmed"``, ``"geometric"``,
+        ``"plain"``; secure: ``"masked"``; robust: ``"median"``, ``"trimmed"``, ``"geometric"``,
         ``"krum"``, ``"multikrum"``, ``"bounded"``. Secure and robust exclude each other.
-        Or the name of a plugged one (entry point group ``polyclinic.sums``): ``"cycle"`` comes with polyclinic-papers.
+        Or the name of a plugged one (entry point group ``polyclinic.sums``): ``"subspace"`` and ``"cycle"`` come with polyclinic-papers.
     options
         For that sum. ``identities`` (signing keys) are passed to sums that take them and ignored by the others.
 
@@ -48,8 +47,8 @@ def by_name(name: str, **options: object) -> Aggregator:
 def facts_of(name: str) -> AggregatorFacts:
     """What a way to add says of itself.
 
-    >>> facts_of("subspace").topology
-    'peers'
+    >>> facts_of("masked").topology
+    'star'
     """
     return kind_of(name).facts
 
@@ -68,7 +67,7 @@ def kind_of(name: str) -> type[Aggregator]:
     if "+" in name:
         raise ConfigError(
             f"aggregation {name!r}: a robust rule must see every contribution, a secure sum shows none",
-            hint="choose one: secure masked, subspace, or robust (gives up that protection)",
+            hint="choose one: secure (masked) or robust (gives up that protection)",
         )
     if name in _WHERE:
         return cast(type[Aggregator], locate(f"polyclinic.aggregation.{_WHERE[name]}"))

@@ -105,7 +105,7 @@ class Parallel(Method[Params, object, object]):
         ]
         faults += [f"{m.name} needs {m.needs}, the first {parts[0].needs}" for m in parts if m.needs != parts[0].needs]
         if not disjoint and len(parts) > 1 and any(noisy(m.params.privacy) for m in parts):
-            faults.append("with privacy every part would have to be paid for: one method a study, or halves")
+            faults.append("with privacy every part costs budget: use one method per study, or halves")
         if faults:
             raise ConfigError("these methods cannot run side by side", faults=faults)
         if disjoint and len(parts) > 1 and parts[0].unsettled:
@@ -217,7 +217,7 @@ def _with_noise(joint: Step, steps: Sequence[Step]) -> Step:
         names = ("sensitivity", "multiplier", "grid", "adjacency", "formal", "sites_per_patient")
         noise = {name: getattr(first, name) for name in names}
         if any(getattr(s, name) != value for s in steps for name, value in noise.items()):
-            raise ConfigError("parts that are paid for must ask for the same noise")
+            raise ConfigError("parts that are charged must ask for the same noise")
         return replace(joint, bound=max(s.bound for s in steps), **noise)
     if all(s.grid is not None and s.noise_sd == 0 and s.weight_bound == 1.0 for s in steps):
         # whole numbers all of them (packed sums): the joint sum is whole, too, on the finest of their grids

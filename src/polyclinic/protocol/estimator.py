@@ -210,6 +210,7 @@ class Estimator(Configured[P], Method[P, Pub, Pri]):
             certified=outcome.certified,
             sites=outcome.setting.sites,
             noise=outcome.noise,
+            overlap=outcome.setting.overlap,
         )
         self.lines_ = (*outcome.lines, *(e for b in outcome.books for e in b.entries()))
         self.happened_ = happened

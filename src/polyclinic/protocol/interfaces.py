@@ -14,22 +14,23 @@ from __future__ import annotations
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Protocol, cast, runtime_checkable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
-from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
 from polyclinic.privacy.release import Arrays, Contribution, Release, Step, Total
 from polyclinic.protocol.params import P, Params
+from polyclinic.protocol.wire.message import COORDINATOR, Message, Roster
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 
 if TYPE_CHECKING:
     from polyclinic.aggregation.promise import Promises
+    from polyclinic.privacy.accounting.accountant import Event
     from polyclinic.protocol.estimator import Estimator
 
 __all__ = [
@@ -59,9 +60,6 @@ Pub = TypeVar("Pub", default=Any)
 Pri = TypeVar("Pri", default=Any)
 
 
-COORDINATOR: Final = "coordinator"  # its name among the parties
-
-
 @dataclass(frozen=True)
 class Schema:
     """What everybody knows before round 1: the feature modes (not the patients) and the sites' names."""
@@ -71,6 +69,7 @@ class Schema:
     sites: tuple[str, ...]  # sorted by name
     columns: tuple[str, ...] | None = None  # names of the features, where the sites have them
     together: bool = False  # all sites are in one process: nothing is shown to another party
+    overlap: str = ""  # how it is known at how many sites a patient is, for the card; empty: assumed
     adds: bool = True  # totals are sums of what the sites sent; False under a robust rule, whose totals are none
 
 
@@ -155,40 +154,6 @@ class Method(ABC, Generic[P, Pub, Pri]):
         """What the site keeps of the result (memberships ...); never leaves."""
 
 
-@dataclass(frozen=True)
-class Roster:
-    """Who takes part in one attempt at one sum; signed and pinned between hospitals.
-
-    Attributes
-    ----------
-    sites
-        Sorted by name.
-    coordinator
-        None among peers.
-    edges
-        Who may write to whom among peers: each pair once, sorted.
-    threshold
-        Survivors needed, of the ORDER's sites; secure sums: at least :func:`least_threshold`.
-    colluders
-        Sites assumed to pool what they know; the curious insider is one, so never 0 in a secure sum.
-    attempt
-        Counts from 0 for every sum; a letter of another attempt is refused.
-    keys
-        Long-term verification keys (Ed25519, raw) of everybody, pinned.
-    chain
-        The order and every sum before this one, as the party that makes the roster folded them.
-    """
-
-    sites: tuple[str, ...]
-    coordinator: str | None = "coordinator"
-    edges: frozenset[tuple[str, str]] = frozenset()
-    threshold: int = 1
-    colluders: int = 1
-    attempt: int = 0
-    keys: Mapping[str, bytes] = field(default_factory=dict)
-    chain: bytes = b""
-
-
 def least_threshold(sites: int, colluders: int = 1, among: int = 2) -> int:
     """Fewest survivors of a secure sum: ``max((n + c) // 2 + 1, c + among)``.
 
@@ -201,33 +166,20 @@ def least_threshold(sites: int, colluders: int = 1, among: int = 2) -> int:
     return max((sites + colluders) // 2 + 1, colluders + among)
 
 
-@dataclass(frozen=True)
-class Message:
-    """One message of an exchange. ``body`` holds arrays, bytes, texts, numbers, lists and maps of them."""
-
-    sender: str
-    to: str
-    kind: str
-    round: int
-    step: str
-    attempt: int
-    body: Mapping[str, Any]
-
-
 class Exchange(Protocol):
     """One party's side of one sum (or of an alignment, or a search): a mailbox, no I/O.
 
     ``Total`` once this party knows the outcome; ``"done"`` for a party whose work is over but which learns nothing
-    (a site under ``plain`` or ``masked``); ``"burnt"`` if the attempt was aborted with nothing revealed.
+    (a site under ``plain`` or ``masked``); ``"aborted"`` if the attempt was aborted with nothing revealed.
     A letter that is not awaited raises :class:`~polyclinic.errors.MessageRefused` and changes nothing. Whoever still waits when
-    ``deadline`` is called goes on without the others, or is burnt: in a star it is called at the coordinator, among peers at
+    ``deadline`` is called goes on without the others, or is aborted: in a star it is called at the coordinator, among peers at
     every site (docs/howto/new-sum.md).
     """
 
     def start(self) -> list[Message]: ...
     def receive(self, message: Message) -> list[Message]: ...
     def deadline(self) -> list[Message]: ...
-    def result(self) -> Total | Literal["pending", "done", "burnt"]: ...
+    def result(self) -> Total | Literal["pending", "done", "aborted"]: ...
 
 
 @runtime_checkable

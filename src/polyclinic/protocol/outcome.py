@@ -7,9 +7,9 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from polyclinic.privacy.card.release_history import Certified
+from polyclinic.privacy.card.study_extract import StudyExtract
 from polyclinic.privacy.ledger.entries import Entry
 from polyclinic.privacy.ledger.signed_head import SignedHead
-from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.interfaces import Arrays, Release, Schema
 from polyclinic.protocol.wire.traffic import Traffic
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import inspect
 import re
 from collections.abc import Mapping
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Self, cast
+from typing import TYPE_CHECKING, Any, ClassVar, Final, Generic, Literal, Self, cast
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator
 from typing_extensions import TypeVar
@@ -19,6 +19,7 @@ class Params(BaseModel):
     """What every federated method has."""
 
     model_config = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True, allow_inf_nan=False)
+    removed: ClassVar[Mapping[str, str]] = {}  # parameters of earlier versions, and what to use instead
 
     rounds: int = Field(100, ge=1, le=100_000, description="Rounds at most.")
     tol: float = Field(0.0, ge=0, description="Stop when the method's figure changes by less; 0 = run all rounds.")
@@ -73,15 +74,47 @@ def checked(model: type[M], values: Mapping[str, object], what: str) -> M:
         raise ConfigError(f"{what}: wrong parameters", faults=told) from None
 
 
+# What other libraries call our parameters.
+ELSEWHERE: Final = {"n_components": "rank", "n_topics": "rank", "max_iter": "rounds", "random_state": "seed"}
+
+
 def _near(kind: str, key: str, given: str, expected: str, model: type[Params]) -> str:
     """The nearest known key, or the nearest of the values that a parameter may have."""
     if kind == "extra_forbidden":
+        if key in model.removed:
+            return f"; {model.removed[key]}"
         known = sorted(model.model_fields)
+        if ELSEWHERE.get(key) in known:
+            return f"; did you mean {ELSEWHERE[key]!r}?"
         return f"; {did_you_mean(key, known) or 'known: ' + ', '.join(known)}"
+    if kind == "model_type" and key == "privacy":
+        return f"; write privacy=pc.Privacy(epsilon={given}, delta=1e-6)"
     if kind == "literal_error":
         near = did_you_mean(given, re.findall(r"'([^']*)'", expected))
         return f"; {near}" if near else ""
     return ""
+
+
+SECTION: Final = re.compile(r"^(Parameters|Attributes|See Also|References|Examples)\n-{3,}\n", re.M)
+
+
+def documented(cls: type[Parameterized]) -> str:
+    """Return a class's docstring with all declared parameters, and with the attributes that its bases describe."""
+    summary, *sections = SECTION.split(inspect.cleandoc(cls.__doc__ or ""))
+    own = dict(zip(sections[::2], sections[1::2], strict=True))
+    if "Parameters" in own or cls.Params is Params:
+        return inspect.cleandoc(cls.__doc__ or "")
+    rows = [f"{name} : default {f.get_default()!r}\n    {f.description}" for name, f in cls.Params.model_fields.items()]
+    for base in cls.__mro__[1:]:
+        parts = SECTION.split(inspect.cleandoc(base.__dict__.get("__doc__") or ""))
+        if "Attributes" in parts:
+            inherited = parts[parts.index("Attributes") + 1].strip()
+            own["Attributes"] = f"{own.get('Attributes', '').strip()}\n{inherited}".strip()
+            break
+    own = {"Parameters": "\n".join(rows), **own}
+    order = ("Parameters", "Attributes", "See Also", "References", "Examples")
+    body = [f"{name}\n{'-' * len(name)}\n{own[name].strip()}" for name in order if name in own]
+    return "\n\n".join([summary.strip(), *body])
 
 
 class Parameterized(Generic[P]):
@@ -101,6 +134,8 @@ class Parameterized(Generic[P]):
                 for n, f in cls.Params.model_fields.items()
             ]
         )
+        if cls.__dict__.get("__doc__"):
+            cls.__doc__ = documented(cls)
 
     if not TYPE_CHECKING:  # a parameter reads like an attribute (model.rank), as in scikit-learn
 

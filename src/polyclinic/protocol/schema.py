@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import json
+import warnings
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 from polyclinic.errors import ConfigError, DataError, PolyclinicError, ProtocolMismatch
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.interfaces import Method, Schema, ordered
 from polyclinic.records.sites.site import Site, one_order
 from polyclinic.tensors.axis import Axis
@@ -35,11 +39,36 @@ def schema_of(method: Method, sites: Sequence[Site]) -> Schema:
         raise ConfigError("site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in twice])
     sites = ordered(sites)
     names = [s.name for s in sites]
+    overlap = _overlap(method.params.privacy, sites)
     if method.needs == "features":
         width, columns = _one_matrix(sites)
-        return Schema((width,), (), tuple(names), columns, together=True)
+        return Schema((width,), (), tuple(names), columns, together=True, overlap=overlap)
     reference = _one_tensor({s.name: s.counts() for s in sites})
-    return Schema(reference.shape[1:], reference.axes[1:], tuple(names), together=True)
+    return Schema(reference.shape[1:], reference.axes[1:], tuple(names), together=True, overlap=overlap)
+
+
+def _overlap(asked: Privacy | None, sites: Sequence[Site]) -> str:
+    """How it is known at how many sites one patient is. Refuse a guarantee that the patients of one table contradict."""
+    if not noisy(asked) or asked.level != "patient":
+        return ""
+    most = max(s.several for s in sites)
+    if most > asked.max_sites_per_patient:
+        raise DataError(
+            f"one patient is at up to {most} sites, and the study accounts for {asked.max_sites_per_patient}",
+            faults=[f"site {s.name!r} has patients of {most} sites" for s in sites if s.several == most],
+            hint=f"max_sites_per_patient = {most} adds the noise for it; or keep every patient at one site",
+        )
+    if shared := _shared_names(sites, asked.max_sites_per_patient):
+        told = f"assumed, although {shared:,} patient names occur at more sites"  # of different tables: other people?
+        warnings.warn(f"one patient is at no more than {asked.max_sites_per_patient} site(s): {told}", stacklevel=4)
+        return told
+    return "measured in the sites' tables or stated by their owners" if all(s.several for s in sites) else ""
+
+
+def _shared_names(sites: Sequence[Site], most: int) -> int:
+    """How many patient names occur at more than ``most`` sites."""
+    names = Counter(p for s in sites if s.tensor is not None for p in set(s.tensor.axes[0].labels or ()))
+    return sum(n > most for n in names.values())
 
 
 def _one_matrix(sites: Sequence[Site]) -> tuple[int, tuple[str, ...] | None]:

@@ -6,7 +6,7 @@ from typing import Any
 
 from polyclinic.errors import DataError, Divergence
 from polyclinic.privacy.gate.gate import ReleaseGate
-from polyclinic.protocol.interfaces import Aggregator, Arrays, Contribution, Exchange, Method, Roster, Step, seeds
+from polyclinic.protocol.interfaces import Aggregator, Arrays, Contribution, Method, Roster, Step, seeds
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.simd.scan import largest
@@ -61,10 +61,6 @@ class SiteParty:
                     hint=self.method.divergence_hint(self.site, public),
                 )
         return mine
-
-    def side(self, step: Step, public: object, roster: Roster) -> Exchange:
-        """The site's mailbox for one sum."""
-        return self.adder.exchange(self.site.name, roster, step, self.contribute(step, public, roster))
 
     def commit(self) -> None:
         """The sum was taken: the new private state is the state."""

@@ -158,7 +158,7 @@ def read_public_axis(mode: str, path: Path) -> Axis:
         text = path.read_text(encoding="utf-8")
     except FileNotFoundError:
         raise DataError(
-            f"{path}: no such list of codes", hint="CSV with the columns code and name, beside the study"
+            f"{path}: no such list of codes", hint="CSV with the columns code and name, next to the study"
         ) from None
     except (OSError, UnicodeDecodeError) as e:
         raise DataError(f"{path}: cannot be read as a list of codes", faults=[str(e)]) from None

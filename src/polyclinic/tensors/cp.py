@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import numpy as np
 from numpy.typing import NDArray
@@ -26,7 +25,6 @@ __all__ = [
 ]
 
 Matrix = NDArray[np.float64]
-Zeros = Literal["observed", "missing"]
 
 
 def gram(factors: Sequence[Matrix], skip: int | None = None) -> Matrix:
@@ -158,14 +156,13 @@ def solve_memberships(
     features: Sequence[Matrix],
     *,
     nonnegative: bool = True,
-    zeros: Zeros = "observed",
     sweeps: int = 50,
     tol: float = 1e-10,
     l21: float | None = None,
     ridge: float = 0.0,
     threads: int = 1,
 ) -> Matrix:
-    """Place patients in given phenotypes: the best (I, R) loadings with the feature factors held.
+    """Place patients in given phenotypes: the best (I, R) loadings with the feature factors held; every cell counts.
 
     Parameters
     ----------
@@ -176,9 +173,6 @@ def solve_memberships(
     nonnegative
         Loadings of at least 0 (HALS until the change is below ``tol`` times the largest, at most ``sweeps``);
         else exact least squares.
-    zeros
-        ``"observed"``: every cell counts. ``"missing"``: only the patient's nonzeros do, each patient then has
-        its own (R, R) system.
     l21
         mu of the column penalty; see :func:`hals`.
 
@@ -191,18 +185,6 @@ def solve_memberships(
     rank = features[0].shape[1]
     stub = np.empty((0, rank))
     m = device.mttkrp(tensor, [stub, *features], 0, threads=threads)
-    if zeros == "missing":
-        from polyclinic.tensors.observed_only import solve_mode
-
-        return solve_mode(
-            tensor,
-            [np.zeros((tensor.patients, rank)), *features],
-            0,
-            m,
-            nonnegative=nonnegative,
-            sweeps=sweeps,
-            ridge=ridge,
-        )
     g = gram([stub, *features], 0)
     if not nonnegative and not l21:
         return least_squares(g, m, ridge)

@@ -8,33 +8,30 @@ from __future__ import annotations
 
 import logging
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from importlib import import_module
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.tensors.kernels import em as em_kernels
 from polyclinic.tensors.kernels import mttkrp as kernels
 from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
-    from cupy import ndarray
-
     from polyclinic.tensors.kernels.cuda import DeviceTensor
 
 Device = Literal["cpu", "cuda", "auto"]
 Matrix = NDArray[np.float64]
 WORTH: Final = 5_000_000  # nonzeros from which a card is worth its upload
-MANY: Final = 4_096  # patients from which all their pairs are: 16 million
 BYTES: Final = 40  # a nonzero may take on the card while it is sorted
 KEPT: Final = 4  # tensors that stay on the card
 
 _log = logging.getLogger(__name__)
 _device: Device = "cpu"
-_there: OrderedDict[int, tuple[object, Any]] = OrderedDict()  # id: (tensor or records, the same on the card)
+_there: OrderedDict[int, tuple[SparseTensor, Any]] = OrderedDict()  # id: (tensor, the same on the card)
 
 
 def use_device(device: Device) -> None:
@@ -103,39 +100,20 @@ def on_card(tensor: SparseTensor, rank: int) -> bool:
     return reason is None
 
 
-def records_on_card(X: Matrix) -> bool:
-    """Does work on these (patients, features) go to the card?"""
-    return X.size > 0 and (_device == "cuda" or (_device == "auto" and X.size >= WORTH and missing() is None))
-
-
-def pairs_on_card(patients: int) -> bool:
-    """Does work on all pairs of so many patients go to the card?"""
-    return patients > 0 and (_device == "cuda" or (_device == "auto" and patients >= MANY and missing() is None))
-
-
-def rows_on_card(X: Matrix) -> ndarray:
-    """Records on the card; the last few stay there."""
-    import cupy
-
-    return _kept(X, lambda: cupy.asarray(np.ascontiguousarray(X, np.float64)))
+def cuda() -> Any:
+    """The card's kernels. They are loaded by name, because most machines have no card."""
+    return import_module("polyclinic.tensors.kernels.cuda")
 
 
 def card_of(tensor: SparseTensor) -> DeviceTensor:
-    """The tensor on the card; the last few stay there."""
-    from polyclinic.tensors.kernels.cuda import DeviceTensor
-
-    device_tensor: DeviceTensor = _kept(tensor, lambda: DeviceTensor(tensor))
-    return device_tensor
-
-
-def _kept(here: object, bring: Callable[[], Any]) -> Any:
-    """What ``here`` is on the card; ``here`` itself is kept beside it, so that its id stays its own."""
-    if id(here) not in _there:
-        _there[id(here)] = here, bring()
+    """The tensor on the card. The last few stay there, and the tensor is kept so that its id stays its own."""
+    if id(tensor) not in _there:
+        _there[id(tensor)] = tensor, cuda().DeviceTensor(tensor)
         while len(_there) > KEPT:
             _there.popitem(last=False)
-    _there.move_to_end(id(here))
-    return _there[id(here)][1]
+    _there.move_to_end(id(tensor))
+    device_tensor: DeviceTensor = _there[id(tensor)][1]
+    return device_tensor
 
 
 def mttkrp(tensor: SparseTensor, factors: Sequence[Matrix], mode: int, *, threads: int = 1) -> Matrix:
@@ -143,28 +121,7 @@ def mttkrp(tensor: SparseTensor, factors: Sequence[Matrix], mode: int, *, thread
     rank = factors[1 if mode == 0 else 0].shape[1]
     if not on_card(tensor, rank):
         return kernels.mttkrp(tensor, factors, mode, threads=threads)
-    from polyclinic.tensors.kernels.cuda import GraphicsCard
-
-    work = GraphicsCard(card_of(tensor), rank)
+    work = cuda().GraphicsCard(card_of(tensor), rank)
     device_factors: list[Any] = [None if n == mode else work.put(f) for n, f in enumerate(factors)]
-    return work.get(work.mttkrp(device_factors, mode))
-
-
-def unit_statistics(
-    tensor: SparseTensor, w: Matrix, prior: Matrix, *, steps: int = 8
-) -> tuple[NDArray[np.int64], float]:
-    """:func:`.kernels.em.unit_statistics`, the same whole numbers on every device."""
-    if not on_card(tensor, w.shape[1]):
-        return em_kernels.unit_statistics(tensor, w, prior, steps=steps)
-    from polyclinic.tensors.kernels import cuda
-
-    return cuda.unit_statistics(card_of(tensor), w, prior, steps=steps)
-
-
-def memberships(tensor: SparseTensor, w: Matrix, prior: Matrix, *, steps: int = 10) -> Matrix:
-    """:func:`.kernels.em.memberships`, the same bits on every device."""
-    if not on_card(tensor, w.shape[1]):
-        return em_kernels.memberships(tensor, w, prior, steps=steps)
-    from polyclinic.tensors.kernels import cuda
-
-    return cuda.memberships(card_of(tensor), w, prior, steps=steps)
+    product: Matrix = work.get(work.mttkrp(device_factors, mode))
+    return product

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterator, Sequence
 from typing import Final
 
 import numpy as np
@@ -51,6 +52,16 @@ def check_shape(shape: Sequence[int], faults: list[str]) -> tuple[int, ...]:
     return dims
 
 
+def _label_faults(axis: Axis, size: int, *, patients: bool) -> Iterator[str]:
+    """What is wrong with the labels and names of a mode of this size. A patient's label is never shown."""
+    for what, texts in (("labels", axis.labels), ("names", axis.names)):
+        if texts is not None and len(texts) != size:
+            yield f"{len(texts)} {what}, {'more' if len(texts) > size else 'fewer'} than its {size} codes"
+    duplicate = next((label for label, times in Counter(axis.labels or ()).items() if times > 1), None)
+    if duplicate is not None:
+        yield f"the label {'of a patient' if patients else repr(duplicate)} twice"
+
+
 def check_axes(
     axes: Sequence[Axis | Sequence[str] | str | None] | None, dims: tuple[int, ...], faults: list[str]
 ) -> tuple[Axis, ...]:
@@ -63,16 +74,7 @@ def check_axes(
         return ()
     out = tuple(Axis.of(a, n) for n, a in enumerate(axis_list))
     for n, (a, d) in enumerate(zip(out, dims)):
-        for what, texts in (("labels", a.labels), ("names", a.names)):
-            if texts is not None and len(texts) != d:
-                comparison = "more" if len(texts) > d else "fewer"
-                faults.append(f"axes: mode {n} ({a.name}) has {len(texts)} {what}, {comparison} than its {d} codes")
-        if a.labels is not None and len(set(a.labels)) != len(a.labels):
-            labels_so_far: set[str] = set()
-            duplicate = next(x for x in a.labels if x in labels_so_far or labels_so_far.add(x))  # type: ignore[func-returns-value]
-            faults.append(
-                f"axes: mode {n} ({a.name}) has the label {'of a patient' if n == 0 else repr(duplicate)} twice"
-            )
+        faults.extend(f"axes: mode {n} ({a.name}) has {fault}" for fault in _label_faults(a, d, patients=n == 0))
     return out
 
 

@@ -7,15 +7,17 @@ the other modes' rows. Systems are built and solved in blocks of rows, so memory
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.tensors import cp, device
 from polyclinic.tensors.simd.jit import kernel
 from polyclinic.tensors.sparse import SparseTensor
 
 Matrix = NDArray[np.float64]
+Zeros = Literal["observed", "missing"]
 BLOCK: Final = 8_000_000  # numbers in one block of systems: 64 MB
 
 
@@ -119,3 +121,14 @@ def solve_mode(
         _systems(tensor.rows, tensor.indptr, codes, plain, mode, first, last, systems, np.empty(rank))
         _solve(systems, np.ascontiguousarray(mttkrp), out, first, sweeps, nonnegative, ridge)
     return out
+
+
+def memberships(
+    tensor: SparseTensor, features: Sequence[Matrix], *, nonnegative: bool, zeros: Zeros, sweeps: int = 50
+) -> Matrix:
+    """Place patients in given phenotypes: every cell counts (``"observed"``), or a patient's nonzeros alone (``"missing"``)."""
+    if zeros == "observed":
+        return cp.solve_memberships(tensor, features, nonnegative=nonnegative, sweeps=sweeps)
+    start = np.zeros((tensor.patients, features[0].shape[1]))
+    m = device.mttkrp(tensor, [start[:0], *features], 0)
+    return solve_mode(tensor, [start, *features], 0, m, nonnegative=nonnegative, sweeps=sweeps)

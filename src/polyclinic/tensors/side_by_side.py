@@ -52,10 +52,14 @@ class CodeRows:
         """(patients, chosen) the values of some codes."""
         place = np.full(self.size, -1)
         place[chosen] = np.arange(len(chosen))
-        spot = place[self.codes]
-        out = np.zeros((self.patients, len(chosen)))
-        out[self.owner[spot >= 0], spot[spot >= 0]] = self.values[spot >= 0]
-        return out
+        return self.grouped(place, len(chosen))
+
+    def grouped(self, groups: Int, number: int) -> Array:
+        """(patients, number) the values summed over groups of codes. Codes of group -1 are left out."""
+        spot = groups[self.codes]
+        place = (self.owner * number + spot)[spot >= 0]
+        summed = np.bincount(place, self.values[spot >= 0], self.patients * number).astype(np.float64)
+        return summed.reshape(-1, number)
 
 
 def side_by_side(tensor: SparseTensor, damping: Damping = "log") -> CodeRows:

@@ -352,17 +352,17 @@ class SparseTensor:
     # ---- files
 
     def save(self, path: str | Path) -> Path:
-        """Write ``.npz`` (fastest), ``.tns`` / ``.tns.gz`` (FROSTT) or ``.parquet``; atomic."""
+        """Write the tensor to an ``.npz`` file, whole or not at all."""
         from polyclinic.tensors import io as files
 
         return files.save(self, Path(path))
 
     @classmethod
-    def load(cls, path: str | Path, shape: Sequence[int] | None = None) -> SparseTensor:
-        """Read a tensor written by :meth:`save`, or any FROSTT file or Parquet table of triples."""
+    def load(cls, path: str | Path) -> SparseTensor:
+        """Read a tensor that :meth:`save` wrote."""
         from polyclinic.tensors import io as files
 
-        return files.load(Path(path), shape)
+        return files.load(Path(path))
 
 
 def _escape(text: str) -> str:

@@ -7,7 +7,7 @@ import pytest
 
 import polyclinic as pc
 from polyclinic.errors import ConfigError
-from polyclinic.methods.mixtures import histogram_start as histogram
+from polyclinic.methods.mixtures import private_mixture as histogram
 from polyclinic.methods.mixtures.private_statistics import bounded, consistency, improve
 from polyclinic.methods.moments.moments import GRID, in_ball
 from polyclinic.models.mixtures.gaussian import Mixture

@@ -114,7 +114,7 @@ class MaskedSite(Party):
     def _on_again(self, sender: str, body: dict[str, object]) -> list[Message]:
         """Somebody has no keys any more. The vector that I sent, if I did, stays closed: its slot is used up."""
         if self._session is None or self._made:
-            raise MessageRefused(f"{self.me!r} agrees anew only if it had keys, and before it voted for a list")
+            raise MessageRefused(f"{self.me!r} agrees again only if it had keys, and before it voted for a list")
         self._drop()
         return self._advertise()
 
@@ -221,10 +221,10 @@ class MaskedSite(Party):
         return read(self.step, self._adder.noise_share(self.roster), opened, self._made)
 
     def _on_abort(self, sender: str, body: dict[str, object]) -> list[Message]:
-        self._forget("burnt")
+        self._forget("aborted")
         return []
 
-    def _forget(self, outcome: Literal["done", "burnt"]) -> None:
+    def _forget(self, outcome: Literal["done", "aborted"]) -> None:
         """The sum is over. Keys stay for the next one if everybody who has them was in this one; otherwise they go."""
         session, self._session, self._result = self._session, None, outcome
         everybody = session is not None and self._made is not None and self._made.members == session.members
@@ -238,5 +238,5 @@ class MaskedSite(Party):
         """The coordinator decides about late sites; a site gives up after two deadlines without a word from it."""
         self._quiet += 1
         if self._result == "pending" and self._quiet >= 2:
-            self._forget("burnt")
+            self._forget("aborted")
         return []

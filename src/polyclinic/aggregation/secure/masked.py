@@ -18,7 +18,7 @@ other. All arithmetic is on whole numbers mod 2^64, so a masked vector is unifor
 Security. Honest-but-curious sites and a coordinator that may lie about who was lost: two different lists would need
 ``2 (threshold - colluders)`` honest votes out of ``sites - colluders``, hence ``2 threshold > sites + colluders`` is
 required; and a sum over fewer than ``colluders + 2`` sites is never opened (``least_threshold``). Below the threshold the attempt is
-burnt: no share has left a site, the keys are forgotten, a new attempt agrees on new ones, and so does the next sum whenever somebody
+aborted: no share has left a site, the keys are forgotten, a new attempt agrees on new ones, and so does the next sum whenever somebody
 was lost. Keys live in memory and cannot be pickled. A site that sends false shares or votes can spoil the sum, but not open it.
 
 The total. Whoever took part can check what it is shown afterwards: :meth:`MaskedSite.check` accepts the opened words only with

@@ -154,7 +154,7 @@ class MaskedCoordinator(Party):
         return self._advance() if len(self._got) >= self.roster.threshold else self._burn()
 
     def _burn(self) -> list[Message]:
-        self._result, self._got, self._sum = "burnt", {}, np.zeros(0, np.uint64)
+        self._result, self._got, self._sum = "aborted", {}, np.zeros(0, np.uint64)
         self._board = None
         self._adder.boards.pop(parties_digest(self.roster), None)
         return [self.envelope.seal(s, "abort", {}) for s in self._expected]

@@ -11,8 +11,7 @@ from pydantic import Field
 
 from polyclinic.errors import ConfigError
 from polyclinic.methods.central.base import Central, Clock, Data, StartRun
-from polyclinic.methods.central.count_als import PooledLikelihood
-from polyclinic.methods.rounds.count_rounds import LossParams
+from polyclinic.methods.rounds.factorization import WeightedParams
 from polyclinic.methods.starts.random import start
 from polyclinic.protocol.outcome import Progress
 from polyclinic.tensors import cp, device
@@ -26,7 +25,7 @@ Matrix = NDArray[np.float64]
 LARGEST_CARD_RANK = 128  # limit: columns whose Gram fits the shared memory of a card
 
 
-class CPALSParams(LossParams):
+class CPALSParams(WeightedParams):
     """Parameters of CPALS."""
 
     rounds: int = Field(200, ge=1, le=100_000, description="Sweeps over all modes at most.")
@@ -52,15 +51,14 @@ class CPALSParams(LossParams):
     precision: Literal["float64", "float32"] = Field("float64", description="Of products on a card.")
 
 
-class CPALS(PooledLikelihood, Central[CPALSParams]):
+class CPALS(Central[CPALSParams]):
     """Phenotypes from all patients under one roof, by alternating least squares.
 
     Minimises 1/2 ||O - X||^2 over all cells (``zeros="observed"``) or over the nonzeros only (``"missing"``), plus
     ``distinct``/2 ||I - A'A||^2 per feature mode: TRIP's objective with its B = A put in (ERRATA E2.3), columns of
     length 1 and the scale with the patients (E2.7). Non-negative factors by HALS, else exact least squares.
 
-    ``tol`` is the relative change of the objective between sweeps. With ``loss="poisson"`` or ``"bernoulli"`` the
-    likelihood is climbed instead, and ``score`` is the share of the deviance that is explained.
+    ``tol`` is the relative change of the objective between sweeps.
 
     Examples
     --------
@@ -96,8 +94,6 @@ class CPALS(PooledLikelihood, Central[CPALSParams]):
         self._refuse_unknown(unknown, ("start", "progress"))
         tensor, parts = self._pool(data)
         seeds = [self.params.seed + k for k in range(1 if start is not None else self.params.n_starts)]
-        if self.params.loss != "squares":
-            return self._fit_likelihood(tensor, parts, seeds, start, progress)
         with one_thread(), device.using(self.params.device):
             best = self._best([self._run(tensor, s, start, progress) for s in seeds])
             patients, *features = best.factors

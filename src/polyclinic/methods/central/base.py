@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, Divergence
 from polyclinic.methods.estimators.factorization import Factorization
-from polyclinic.methods.factorization import WeightedParams
+from polyclinic.methods.rounds.factorization import WeightedParams
 from polyclinic.privacy.card.card import central_card
 from polyclinic.protocol.outcome import Progress
 from polyclinic.protocol.schema import schema_of
@@ -67,12 +67,9 @@ class Central(Factorization[WP]):
             warn_of_odd_counts([s.tensor for s in sites if s.tensor is not None])
         schema_of(self, sites)  # type: ignore[arg-type]  # same checks, same errors as a federated run
         union = pooled(sites).counts() if len(sites) > 1 else sites[0].counts()
-        return self._weigh(union), [(s.name, s.patients) for s in sorted(sites, key=lambda s: s.name)]
-
-    def _weigh(self, union: SparseTensor) -> SparseTensor:
         p = self.params
         self.saturation_ = saturation_of(log_sizes(union)) if p.estimates else p.public_saturation
-        return weighted(union, self.saturation_)
+        return weighted(union, self.saturation_), [(s.name, s.patients) for s in sorted(sites, key=lambda s: s.name)]
 
     def _store(
         self, tensor: SparseTensor, parts: list[tuple[str, int]], patients: Matrix, factors: list[Matrix]

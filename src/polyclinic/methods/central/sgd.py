@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.methods.central.base import Central, Clock, Data, StartRun
-from polyclinic.methods.factorization import WeightedParams
+from polyclinic.methods.rounds.factorization import WeightedParams
 from polyclinic.methods.rounds.local_pass import close_patients, local_pass, open_factors, open_patients
 from polyclinic.methods.rounds.step_size import Rate, rate_at
 from polyclinic.methods.starts.random import start

@@ -10,22 +10,20 @@ from typing import Final, Literal
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.budget import Privacy
 
-# docs/explanation/privacy.md, how DPEM spends
-MARGINALS: Final = (
-    0.15  # share of the budget for how often every code occurs: they are in every column (docs: privacy.md)
-)
-# docs/explanation/privacy.md, when there is too little to learn
+# docs/benchmarks/private-em.md, how DPEM spends
+MARGINALS: Final = 0.15  # share of the budget for how often every code occurs: they are in every column
+# docs/benchmarks/private-em.md, when there is too little to learn
 SIZE: Final = (
     0.005  # share that buys the number of patients where nobody said it: 1 % off at epsilon 1 and 6,000 patients
 )
-# docs/explanation/privacy.md, when there is too little to learn
+# docs/benchmarks/private-em.md, when there is too little to learn
 READABLE: Final = (
     0.1  # least signal of a column against its noise; below, phenotypes are worse than marginals with the whole budget
 )
 
-# docs/explanation/privacy.md, a prior: one number, so little is enough
+# docs/benchmarks/private-em.md, a prior: one number, so little is enough
 VOTE: Final = 0.02  # share that asks whether a prior fits
-# docs/explanation/privacy.md, a prior
+# docs/benchmarks/private-em.md, a prior
 VERDICT: Final = 0.02  # share that asks at the end whether the fit is better than its prior by itself
 RANK, LEAST, FREE_ROUNDS = 40, 20, 20
 # docs/dev/decisions/0013-dpem-budget-plan.md
@@ -47,7 +45,7 @@ STEPS: Final = (
 )  # and a patient is placed by so many EM steps within a round; by the last where noise is soft
 # docs/dev/decisions/0013-dpem-budget-plan.md
 SOFT: Final = (6.0, 18.0)  # signal from which the noise no longer shakes EM loose, and from which it does not at all
-# docs/explanation/privacy.md, without noise
+# docs/benchmarks/private-em.md, without noise
 FREE_RANK: Final = 30
 
 
@@ -90,7 +88,7 @@ def plan_for(
     bought: bool = False,
     prior: Literal["none", "asked", "refused"] = "none",
 ) -> ReleasePlan:
-    """Choose what was left open by the public rule (docs: privacy.md): from numbers that are public or paid for, never the data.
+    """Choose what was left open by the public rule (docs/benchmarks/private-em.md): from public numbers or released ones, never the data.
 
     Parameters
     ----------

@@ -4,7 +4,7 @@ Model: the events of patient i are draws from a_i0 * background + sum_r a_ir b_r
 A hospital places each of its patients, takes the expected counts per code and phenotype, divides that vector by its
 length and sends the sum over patients. One patient more or less moves the sum by at most 1, whatever
 the patient's record: no convexity, clipping threshold or convergence is assumed. The coordinator learns from the
-noisy sums by empirical Bayes (docs/explanation/privacy.md). Any number of feature modes; all modes share one release a round.
+noisy sums by empirical Bayes (docs/benchmarks/private-em.md). Any number of feature modes; all modes share one release a round.
 """
 
 from __future__ import annotations
@@ -16,7 +16,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.methods import facts as known
 from polyclinic.methods.dpem.budget_plan import ReleasePlan, plan_for
 from polyclinic.methods.dpem.m_step import finished, learned, regrouped
 from polyclinic.methods.dpem.params import DPEMParams
@@ -25,12 +24,14 @@ from polyclinic.methods.dpem.prior_vote import VERDICT_GRID, gains, votes
 from polyclinic.methods.dpem.running_mean import remembered
 from polyclinic.methods.dpem.start import leaning, together, with_marginals
 from polyclinic.methods.dpem.state import Array, DPEMPrivate, DPEMPublic, patient_prior, stacked
-from polyclinic.methods.factorization import FederatedFactorization
+from polyclinic.methods.rounds.factorization import FederatedFactorization
+from polyclinic.methods.rounds.facts import RARE
 from polyclinic.models.phenotypes.projection import Events
+from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.aggregators import facts_of
 from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
-from polyclinic.tensors import device
+from polyclinic.tensors import expectation
 from polyclinic.tensors.kernels import em as em_kernels
 
 # limit: of the encoding of a sum
@@ -55,11 +56,27 @@ def _one_number(round_number: int, name: str, multiplier: float | None, grid: fl
     )
 
 
+FACTS = MethodFacts(
+    paper="this program, after Foulds et al. 2017 (private EM)",
+    formal=True,
+    attacks=(KnownAttack("sum", "without noise, exact sums show a code that few patients have, and who alone has it"),),
+    steps={
+        "size": StepMeaning("how many patients have any event"),
+        "vote": StepMeaning("how many more of your patients a given model explains better than worse"),
+        "verdict": StepMeaning(
+            "how much better this fit explains your patients than a given model, each counting at most 1"
+        ),
+        "marginals": StepMeaning("how many of your patients have each code, each patient counting 1 in all", RARE),
+        "statistics": StepMeaning("for each code and phenotype, how many of your patients' codes belong to it", RARE),
+    },
+)
+
+
 class DPEM(FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate]):
     """EM on noisy sums, with differential privacy for whole patients."""
 
     name = "dpem"
-    facts = known.DPEM
+    facts = FACTS
     additive = True
     exact = 1e-6  # the model is bit-equal; the objective is rounded to the grid at every site
     Params = DPEMParams
@@ -289,7 +306,7 @@ class DPEM(FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate]):
             w = stacked(public.factors, public.marginals, len(public.mixture)) ** self._heat(public)
             prior = patient_prior(public.mixture, self.params.smoothing)
         steps = public.plan.steps if public.plan.multipliers else FREE_STEPS
-        statistics, likelihood = device.unit_statistics(site.counts(), w, prior, steps=steps)
+        statistics, likelihood = expectation.unit_statistics(site.counts(), w, prior, steps=steps)
         # Whole numbers below 2^53 times a power of two: exact in float64.
         arrays: dict[str, Array] = {"sums": np.multiply(statistics, em_kernels.GRID, dtype=np.float64)}
         if "objective" in step.shapes:

@@ -7,7 +7,7 @@ from typing import Self
 from pydantic import Field, field_serializer, field_validator, model_validator
 
 from polyclinic.methods.dpem.prior import Prior
-from polyclinic.methods.factorization import FactorParams
+from polyclinic.methods.rounds.factorization import FactorParams
 
 
 class DPEMParams(FactorParams):
@@ -38,7 +38,8 @@ class DPEMParams(FactorParams):
     )
     fdr: float = Field(0.01, gt=0, lt=1, description="False-discovery rate of the codes that are shown.")
     prior: Prior | None = Field(
-        None, description="A fitted model to lean on as far as the data agree: public, or paid for by itself."
+        None,
+        description="A fitted model that the fit uses as far as the data agree: public, or charged to its own budget.",
     )
     prior_is_public: bool = Field(
         False, description="The prior's patients need no protection: it was learned from public data."
@@ -57,7 +58,7 @@ class DPEMParams(FactorParams):
     def _payable(self) -> Self:
         if self.privacy is not None and self.n_starts > 1:
             raise ValueError(
-                f"n_starts = {self.n_starts} with privacy: every start and their comparison would have to be paid for; "
+                f"n_starts = {self.n_starts} with privacy: every start and their comparison cost budget. "
                 "use n_starts = 1 and a rank above what you expect"
             )
         if self.privacy is not None and self.privacy.level != "patient":

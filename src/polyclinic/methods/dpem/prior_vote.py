@@ -8,12 +8,12 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.tensors import device
+from polyclinic.tensors import expectation
 from polyclinic.tensors.kernels import em as em_kernels
 from polyclinic.tensors.sparse import SparseTensor
 
 Array = NDArray[np.float64]
-# docs/explanation/privacy.md, a prior
+# docs/benchmarks/private-em.md, a prior
 NATS: Final = 4.0  # a patient whom one of two models explains better by so much, or more, speaks with the whole voice
 # limit: votes are whole multiples of it, so that their sum is exact
 VERDICT_GRID: Final = 2.0**-10
@@ -56,7 +56,7 @@ def gains(tensor: SparseTensor, mine: tuple[Array, Array], other: tuple[Array, A
     ([1.0], [-1.0], [0.0])
     """
     rows, patient = em_kernels.stacked_rows(tensor), np.repeat(tensor.rows, np.diff(tensor.indptr))
-    a, b = (_explained(rows, patient, w, device.memberships(tensor, w, p, steps=steps)) for w, p in (mine, other))
+    a, b = (_explained(rows, patient, w, expectation.memberships(tensor, w, p, steps=steps)) for w, p in (mine, other))
     voice = np.clip(np.bincount(patient, tensor.values * (a - b), tensor.patients) / NATS, -1.0, 1.0)
     return np.asarray(np.rint(voice / VERDICT_GRID) * VERDICT_GRID)
 
@@ -111,7 +111,7 @@ def votes(
 
     def predicted(w: Array) -> Array:
         """Log-probability of the hidden cells, the patients placed by the seen ones."""
-        return _explained(rows, patient, w, device.memberships(first_half, w, prior, steps=steps))
+        return _explained(rows, patient, w, expectation.memberships(first_half, w, prior, steps=steps))
 
     rival_gains = [np.log(np.concatenate(r))[rows].sum(1) for r in rivals]
     if torn is not None:

@@ -47,7 +47,7 @@ def with_marginals(public: DPEMPublic, sums: Array, sd: float) -> DPEMPublic:
         return replace(voting, told=tuple(prior_columns), alone=tuple(prior_alone), rival=tuple(rival))
     if public.plan.rank:
         return state
-    # Too little data for any phenotype: the whole budget went here (docs/explanation/privacy.md).
+    # Too little data for any phenotype: the whole budget went here (docs/benchmarks/private-em.md).
     only = tuple(m[:, None] for m in marginals)
     return replace(
         state,

@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from math import prod
 from typing import Literal, Self, TypeVar, Unpack, overload
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError
-from polyclinic.methods.factorization import FactorParams, FactorPublic
+from polyclinic.methods.rounds.factorization import FactorParams, FactorPublic
+from polyclinic.methods.starts.saved import StartModel
 from polyclinic.models.base import Unseen
 from polyclinic.models.origin import Origin
+from polyclinic.models.phenotypes.compare import Difference, compare
 from polyclinic.models.phenotypes.coverage import Coverage
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.models.phenotypes.projection import LeastSquares, Placing
@@ -145,12 +148,27 @@ class Factorization(Configured[FP]):
 
 
 class FittedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
-    """The estimator of a phenotype method (:class:`~polyclinic.methods.factorization.FederatedFactorization`)."""
+    """The estimator of a phenotype method (:class:`~polyclinic.methods.rounds.factorization.FederatedFactorization`).
+
+    Attributes
+    ----------
+    changed_
+        After a start from a saved model: its phenotypes and those of this fit, matched (``start`` names the model).
+    """
+
+    changed_: Difference
 
     def _look_at_counts(self, tensors: Sequence[SparseTensor]) -> None:
-        """Say what this model cannot explain, before anything is computed."""
+        """Say what this model cannot explain, and refuse a rank above the codes, before anything is computed."""
         if self.params.nonnegative:
             warn_of_odd_counts(tensors)
+        sizes = [max(n) for n in zip(*(t.shape[1:] for t in tensors), strict=False)]  # other modes are refused later
+        rank = self.params.rank
+        if sizes and isinstance(rank, int) and rank > prod(sizes):  # each combination can be a phenotype at most
+            raise ConfigError(
+                f"rank {rank} is above what the codes allow: {' x '.join(map(str, sizes))} codes have {prod(sizes)} combinations",
+                hint="choose a smaller rank, see docs/howto/choose-rank.md",
+            )
 
     def fit(
         self,
@@ -193,6 +211,12 @@ class FittedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
         self.params = params
         self._conclude()  # with these parameters, not those of the one start
         return self
+
+    def _conclude(self) -> None:
+        super()._conclude()
+        begun = dict(self.params).get("start")
+        if isinstance(begun, StartModel) and isinstance(begun.model, Phenotypes):
+            self.changed_ = compare(begun.model, self._value())
 
     def _runs(self, sites: Sequence[Site]) -> int:
         """Fits that ``n_starts`` costs."""

@@ -39,17 +39,26 @@ FEW_VALUES: Final = 10  # definition: whole numbers with so few different values
 
 
 class LatentClass(PhaseDispatch[ClassPublic, ClassPrivate], FittedClasses):
-    """Classes of patients whose columns are categories, counts and measurements, some of them missing.
+    """Fit latent classes of patients whose columns are categories, counts and measurements.
 
-    Within a class columns are independent. Profiles are shared, and equal to those of the pooled records; every site
-    learns its own shares of the classes (``shares_``), which do not leave it. Empty values (NaN) are missing at random.
+    Within a class the columns are independent. Class profiles are shared and equal those of the pooled records. Every site
+    keeps its own shares of the classes (``shares_``). Empty values (NaN) are missing at random. The types of a frame decide the
+    kinds of columns: texts, categories and booleans are categorical, whole numbers counts, the rest continuous. In plain
+    arrays, whole numbers of at least 0 with at most 10 values are categories and other whole numbers counts. With ``privacy``
+    kinds, levels and ``bounds`` are public and must be given.
 
-    Parameters
+    Attributes
     ----------
-    kinds
-        By default a frame's types say: texts, categories and truth values are categorical, whole numbers counts, the rest
-        continuous. Sites of plain numbers: whole numbers of at least 0 with at most 10 values are categories, other
-        whole numbers counts (told by sums). With ``privacy`` kinds, levels and ``bounds`` are public and must be given.
+    weights_, profiles_, layout_
+        Shares of the classes, their profiles, and the columns of the profiles.
+    shares_, memberships_
+        Site -> shares of its classes, and site -> (patients, classes) probabilities. Both stay at the hospital.
+    log_likelihood_, bic_, aic_
+        Mean log-likelihood and criteria. None where the budget does not cover them.
+
+    References
+    ----------
+    Vermunt, Magidson. Latent Class Cluster Analysis. In: Applied Latent Class Analysis, Cambridge University Press 2002.
 
     Examples
     --------

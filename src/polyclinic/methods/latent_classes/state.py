@@ -34,7 +34,7 @@ class LatentClassParams(Params):
     reg_covar: float = Field(1e-6, ge=0, description="Added to variances.")
     weights_init: tuple[float, ...] | None = Field(None, description="Explicit start: shares (k,).")
     profiles_init: tuple[tuple[float, ...], ...] | None = Field(
-        None, description="Explicit start: (k, parameters) profiles, column by column, as in result_.profiles."
+        None, description="Explicit start: (k, parameters) profiles, in the order of ``profiles_``."
     )
     max_patients: int = Field(10_000_000, ge=1, description="Public: no site has more patients.")
     min_patients: int = Field(20, ge=1, description="Fewer patients behind the sums of several sites: refused.")

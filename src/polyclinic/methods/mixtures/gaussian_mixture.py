@@ -39,23 +39,27 @@ EMPTY = 1e-3  # limit: a group of fewer patients than this has nobody and is mov
 
 
 class GaussianMixture(WithMoments[MixturePublic, Nothing], FittedMixture[MixtureParams, MixturePublic, Nothing]):
-    """Groups of patients that all hospitals agree on; the same fit as on pooled data, and no record leaves.
+    """Fit one Gaussian mixture for all hospitals by federated EM.
 
-    From the same start every parameter equals scikit-learn's on the pooled records. Empty values (NaN) are missing at
-    random: a patient counts with what is known and with what that lets expect. With ``privacy`` records are clipped to a
-    public ball, every sum is paid for, and nothing else leaves.
+    From the same start every parameter equals scikit-learn's ``GaussianMixture`` on the pooled records (``rounds`` is its
+    ``max_iter``, ``n_starts`` its ``n_init``). Empty values (NaN) are missing at random. With ``privacy`` records are clipped
+    to a public ball of ``radius`` around ``center``, which you must give, and every sum is charged to the budget.
+    ``start="votes"`` takes one vote of each patient for the nearest of some public points and then four rounds of k-means.
+    ``start="box"`` uses public points alone. ``variant="paper"`` keeps the old centre in the M-step as printed (ERRATA E4.9).
 
-    Parameters
+    Attributes
     ----------
-    n_components, covariance_type, tol, reg_covar, weights_init, means_init, precisions_init
-        As in ``sklearn.mixture.GaussianMixture`` (``rounds`` is its ``max_iter``, ``n_starts`` its ``n_init``).
-    start
-        ``"votes"``: each patient has one vote for the nearest of some public points; only summed votes are seen; then
-        ``4`` rounds of k-means. ``"box"``: public points alone, nobody is asked.
-    variant
-        ``"corrected"``: exact M-step, ``C/a - dd'`` (ERRATA E4.9); ``"paper"`` keeps the old centre as printed.
-    privacy
-        ``pc.Privacy(epsilon=, delta=)``; then ``radius`` (and ``center``) of the ball are public numbers you must give.
+    weights_, means_, covariances_
+        As in scikit-learn.
+    memberships_
+        Site -> (patients, groups) probabilities. They stay at the hospital.
+    log_likelihood_, bic_, aic_
+        Mean log-likelihood and criteria. None where the budget does not cover them.
+
+    References
+    ----------
+    Li, Gundersen, Tjell, Wisniewski, Christensen. Privacy-Preserving Distributed Expectation Maximization for Gaussian
+    Mixture Model Using Subspace Perturbation. ICASSP 2022.
 
     Examples
     --------

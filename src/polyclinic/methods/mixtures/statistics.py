@@ -19,7 +19,6 @@ from polyclinic.methods.moments.moments import ROOM, SummedMoments, whole
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture, blocks, squared_distance
 from polyclinic.models.mixtures.missing import Patterns
 from polyclinic.protocol.interfaces import Arrays
-from polyclinic.tensors.device import records_on_card
 
 FLOOR = 10 * np.finfo(float).eps  # limit: scikit-learn's guard against dividing by an empty group
 
@@ -97,10 +96,6 @@ def expect(X: Array, mixture: Mixture, *, mass: Array | None = None, hard: bool 
     >>> s.a, s.b, s.C
     (array([2.]), array([[1., 2.]]), array([5.]))
     """
-    if mass is None and records_on_card(X) and not np.isnan(X.sum()):
-        from polyclinic.methods.mixtures import gpu as card
-
-        return card.expect(X, mixture, hard=hard)
     sums, factors = GroupSums(mixture), mixture.precisions_cholesky()
     with np.errstate(divide="ignore"):
         constants = mixture.log_constants(factors)

@@ -232,7 +232,7 @@ class Standardizer(_FromMoments[MomentParams]):
     """Bring every feature to mean 0 and standard deviation 1 over all hospitals' patients; only sums leave a hospital.
 
     Without privacy it equals pooled standardising (divisor n) to rounding. With ``privacy`` all records are clipped to a
-    public ball and one noisy release pays for it.
+    public ball and the budget covers one noisy release.
 
     Attributes
     ----------

@@ -1,1 +1,1 @@
-"""Parts that several factorizations share: phases, setup, local pass, step size, stopping rule, losses."""
+"""Parts that several factorizations share: phases, setup, local pass, step size, stopping rule."""

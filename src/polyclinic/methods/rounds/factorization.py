@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Mapping
 from typing import ClassVar, Literal, Protocol, Self, TypeVar
 
 import numpy as np
@@ -29,6 +30,10 @@ class FactorParams(Params):
 class WeightedParams(FactorParams):
     """Parameters of the least-squares methods, where a patient counts by the square of the record."""
 
+    removed: ClassVar[Mapping[str, str]] = {
+        "loss": "least squares is the only loss. For counts or presence use pc.Topics, or pc.DPEM without privacy for a few "
+        "hundred patients"
+    }
     weighting: Literal["saturating", "none"] = Field(
         "saturating",
         description="How much a patient weighs: it grows with the record and saturates, so that no few patients make the "
@@ -91,7 +96,7 @@ class FederatedFactorization(Parameterized[FP], Method[FP, FPub, Pri]):
 
     Its public state has ``factors`` (tuple of feature factors), ``energy`` (R,) or None, and ``objective``; its
     ``finalize_site`` gives ``{"memberships": ...}``. Whoever fits it in one process wants its estimator
-    (:mod:`polyclinic.methods.estimators.phenotypes`).
+    (:mod:`polyclinic.methods.phenotypes`).
     """
 
     Public: ClassVar[type[FactorPublic]]

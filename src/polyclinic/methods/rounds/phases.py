@@ -14,7 +14,7 @@ from typing import Generic, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.methods.factorization import FederatedFactorization, WeightedParams, power_of_two
+from polyclinic.methods.rounds.factorization import FederatedFactorization, WeightedParams, power_of_two
 from polyclinic.methods.rounds.setup import Sizes, own_sizes, setup, sizes_of
 from polyclinic.protocol.interfaces import Arrays, Contribution, Pri, Step, Total
 from polyclinic.protocol.phases import Phase, PhaseDispatch

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from polyclinic.methods.factorization import WeightedParams, power_of_two
+from polyclinic.methods.rounds.factorization import WeightedParams, power_of_two
 from polyclinic.protocol.interfaces import Contribution, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.weighting import log_sizes, saturation_of

@@ -13,8 +13,9 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.methods.rounds.local_pass import local_pass
+from polyclinic.methods.rounds.observed_pass import observed_pass
 from polyclinic.methods.rounds.phases import Exact, Rounds, modes
+from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 
@@ -36,7 +37,8 @@ class WarmUp(Rounds[Any, Any]):
     def update_local(self, site: Site, private: Any, public: Any) -> Any:
         """P_k, A_k after one pass from the shared A."""
         tensor = self.fit.records(site, public)
-        passed = local_pass(tensor, private.patients, public.factors, number=public.round, seed=self.fit.params.seed)
+        rng = seeds(self.fit.params.seed, "pass", public.round)
+        passed = observed_pass(tensor, private.patients, public.factors, rng, public.round)
         aside = np.array([passed.squared_error, 0.0, tensor.norm_squared()]) / public.norm
         return replace(private, patients=passed.patients, locals=tuple(passed.factors), first=False, aside=aside)
 

@@ -11,13 +11,10 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
-from polyclinic.methods.similarity.pairs import LabelPairs, Pairs, pair_loss
+from polyclinic.methods.similarity.pairs import Array, Pairs, pair_loss
 from polyclinic.methods.similarity.redundancy import Redundancy, row_norms, row_shrink, shrink_norms
-from polyclinic.tensors.device import pairs_on_card, rows_on_card
 
-Array = NDArray[np.float64]
 SCALES = 2.0 ** np.arange(-8, 4.5, 0.5)
 
 
@@ -56,14 +53,7 @@ class Problem:
     span: Array | None = None
 
     def loss(self, W: Array) -> tuple[float, Array]:
-        """Loss of the pairs and its gradient for W, eq. (3.16), on the device of this process."""
-        if isinstance(self.pairs, LabelPairs) and pairs_on_card(len(self.X)):
-            import cupy
-
-            from polyclinic.methods.similarity.gpu import loss_and_gradient
-
-            there, how = rows_on_card(self.X), {"literal": self.literal, "distance": self.distance}
-            return loss_and_gradient(there, W, self.pairs, self.bias, xp=cupy, **how)
+        """Loss of the pairs and its gradient for W, eq. (3.16)."""
         if self.literal:
             value, G = pair_loss(self.X @ W.T, self.pairs, self.bias, distance=self.distance)
             return value, np.asarray(G.T @ self.X)
@@ -103,7 +93,7 @@ class State:
 
     @property
     def metric_root(self) -> Array:
-        """The answer: Z, with exactly those rows zero that V has set to zero."""
+        """The answer: Z, with exactly those rows zero that V has set to zero. As printed it is W."""
         return self.Z * (row_norms(self.V) > 0)[:, None]
 
     def settled(self, tol: float) -> bool:
@@ -149,24 +139,41 @@ def penalty_of(gradient_norm: float, W: Array, penalty: float) -> float:
 
 
 def descend(
-    value_and_gradient: Callable[[Array], tuple[float, Array]], start: Array, steps: int, tolerance: float = 0.0
+    value_and_gradient: Callable[[Array], tuple[float, Array]], start: Array, steps: int, exact: bool = False
 ) -> tuple[float, Array]:
     """Up to ``steps`` line-searched quasi-Newton steps (L-BFGS); never ends above where it began.
+
+    ``exact``: the minimum to rounding, as the printed argmin of (3.11) and (4.21) asks. Values of a sum cannot rank points
+    that are nearer than 1e-8, so that the last steps look for the zero of the gradient
+    (lengths of Barzilai and Borwein, the smallest gradient is kept).
 
     >>> descend(lambda w: (float(((w - 1) ** 2).sum()), 2 * (w - 1)), np.zeros((2, 1)), 10)[1].ravel().round(6)
     array([1., 1.])
     """
     from scipy.optimize import minimize
 
-    shape = start.shape
-
     def flat(w: Array) -> tuple[float, Array]:
-        value, gradient = value_and_gradient(w.reshape(shape))
+        value, gradient = value_and_gradient(w.reshape(start.shape))
         return value, gradient.ravel()
 
-    options = {"maxiter": steps, "maxfun": 3 * steps + 5, "ftol": tolerance, "gtol": tolerance, "maxcor": 8}
+    steps = 1000 if exact else steps
+    options = {"maxiter": steps, "maxfun": 3 * steps + 5, "ftol": 0.0, "gtol": 0.0, "maxcor": 8}
     minimum = minimize(flat, start.ravel(), jac=True, method="L-BFGS-B", options=options)
-    return float(minimum.fun), np.asarray(minimum.x).reshape(shape)
+    if not exact:
+        return float(minimum.fun), np.asarray(minimum.x).reshape(start.shape)
+    x = best = minimum.x
+    slope = least = flat(x)[1]
+    moved = -1e-6 * slope
+    for _ in range(200):
+        x, old = x + moved, slope
+        slope = flat(x)[1]
+        if slope @ slope < least @ least:
+            best, least = x, slope
+        bend = moved @ (slope - old)
+        if bend <= 0:
+            break
+        moved = -slope * (moved @ moved) / bend
+    return flat(best)[0], np.asarray(best).reshape(start.shape)
 
 
 def iterate(problem: Problem, s: State, rho: float, inner: int, solver: Callable[[Array], Array]) -> State:
@@ -179,7 +186,7 @@ def iterate(problem: Problem, s: State, rho: float, inner: int, solver: Callable
         D = Y - seen
         return value + 0.5 * rho * float(np.vdot(D, D)), G + rho * D
 
-    value, Y = descend(augmented, begin, inner)
+    value, Y = descend(augmented, begin, inner, exact=problem.literal)
     loss = value - 0.5 * rho * float(np.linalg.norm(Y - seen) ** 2)
     W = Y if Q is None else target + Q @ (Y - seen)  # across the span nothing pulls W off its target
     T = s.Z - s.UV
@@ -204,7 +211,7 @@ def iterate(problem: Problem, s: State, rho: float, inner: int, solver: Callable
 
 def solve(
     problem: Problem,
-    start: Array,
+    state: State,
     *,
     rho: float,
     iterations: int,
@@ -212,12 +219,10 @@ def solve(
     tol: float,
     watch: Callable[[State], bool] | None = None,
 ) -> tuple[State, list[State]]:
-    """Run Algorithm 1 from ``start``; stops when settled, or when ``watch`` returns True. Also returns the path.
+    """Run Algorithm 1 from ``state``; stops when settled, or when ``watch`` returns True. Also returns the path.
 
     The path keeps figures only, not matrices (those of past iterates are dropped).
     """
-    zeros = np.zeros_like(start)
-    state = State(start, start, start, zeros, zeros)
     solver = problem.redundancy.solver(0.0 if problem.convex else problem.l2, rho)
     path = []
     empty = np.empty((0, 0))

@@ -38,11 +38,3 @@ UNPSL_PRIVATE: Final = MethodFacts(
         "gradient": StepMeaning("in which direction the metric should move, each patient at most 1"),
     },
 )
-
-SEARCH: Final = MethodFacts(
-    paper="search by prototypes (this program)",
-    attacks=(KnownAttack("each", "counts of one hospital are shown by themselves, rounded"),),
-    steps={
-        "search": StepMeaning("rounded numbers of your patients who are like a profile, and of those with the outcome")
-    },
-)

@@ -18,7 +18,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
@@ -36,7 +35,7 @@ from polyclinic.methods.similarity.federated_setup import (
     UnPSLPublic,
 )
 from polyclinic.methods.similarity.labels import classes_at
-from polyclinic.methods.similarity.metric import canonical, similarity_of
+from polyclinic.methods.similarity.metric import canonical, similarity_of, spread
 from polyclinic.methods.similarity.pairs import LabelPairs, ListedPairs, Pairs, weights_for
 from polyclinic.methods.similarity.params import UnPSLParams
 from polyclinic.methods.similarity.redundancy import Redundancy, row_norms, row_shrink, shrink_norms, speak_once
@@ -48,9 +47,6 @@ from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.phases import Phase, PhaseDispatch
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site
-
-if TYPE_CHECKING:
-    pass
 
 __all__ = ["ConsensusUnPSL", "UnPSLPrivate", "UnPSLPublic"]
 
@@ -138,7 +134,8 @@ class ConsensusUnPSL(PhaseDispatch[UnPSLPublic, UnPSLPrivate], Estimator[UnPSLPa
     # ---- what follows from the sums
 
     def _weights(self, public: UnPSLPublic) -> tuple[float, float]:
-        return weights_for(public.similar, public.different, self.params.weighting)
+        p = self.params
+        return weights_for(public.similar, public.different, "sum" if p.variant == "paper" else p.weighting)
 
     def _spread(self, public: UnPSLPublic) -> tuple[Array, Array]:
         """Mean and deviation, as in :func:`polyclinic.methods.similarity.metric.spread`, from sums."""
@@ -206,7 +203,10 @@ class ConsensusUnPSL(PhaseDispatch[UnPSLPublic, UnPSLPrivate], Estimator[UnPSLPa
         X = (site.matrix() - mean) / sd
         literal = p.variant == "paper"
         # E3.8: one correlation matrix for all and a P-th of the penalty each; as printed, everybody's own, in full
-        redundancy = Redundancy.of_patients(X) if literal and p.l2 and len(X) else self._redundancy(public)
+        redundancy = self._redundancy(public)
+        if literal and len(X):
+            own_mean, own_sd = spread(X, "zscore")
+            redundancy = Redundancy.of_patients((X - own_mean) / own_sd)
         if redundancy.matrix is not None and p.l2:
             redundancy = Redundancy(frame.matrix(redundancy.matrix), None)
         l2 = 0.0 if p.decorrelation == "convex" else p.l2 if literal else p.l2 / public.sites
@@ -259,7 +259,7 @@ class MetricConsensus(Phase[UnPSLPublic, UnPSLPrivate]):
                 value, G = value + problem.l2 * float(np.vdot(W, RW)), G + 2 * problem.l2 * RW
             return value + 0.5 * rho * float(np.vdot(D, D)), G + rho * D
 
-        value, W = descend(augmented, A, self.fit.params.inner)
+        value, W = descend(augmented, A, self.fit.params.inner, exact=problem.literal)
         loss = value - 0.5 * rho * float(np.linalg.norm(W - target) ** 2)
         asides = {"loss": np.array([loss]), "size": np.array([float(np.vdot(W, W))])}
         return UnPSLPrivate(W, U, rho), Contribution({"W": W + U, **asides})
@@ -274,7 +274,7 @@ class MetricConsensus(Phase[UnPSLPublic, UnPSLPrivate]):
         # mean |W_p - A|^2 from the mean of W_p, which is T less the known mean of U_p, and the sum of |W_p|^2
         gap = float(total.arrays["size"][0]) / sites - 2 * float(np.vdot(T - public.drift, A)) + size**2
         primal, dual = float(np.sqrt(max(gap, 0.0))) / size, float(np.linalg.norm(A - frame.go(public.W))) / size
-        factor, floor = _paced(public, primal, dual)
+        factor, floor = (1.0, public.floor) if p.variant == "paper" else _paced(public, primal, dual)
         objective = float(total.arrays["loss"][0]) + p.l1 * float(row_norms(W).sum())
         if self.convex:
             objective += p.l2 * self.fit._redundancy(public).exclusive(W)

@@ -71,7 +71,7 @@ class MomentSums(Phase[UnPSLPublic, UnPSLPrivate]):
         if np.isinf(self.fit._spread(public)[1]).all():
             radius = self.fit.params.radius
             raise DataError(
-                f"every one of the {len(public.W)} feature(s) is the same in all patients: nothing tells them apart",
+                f"every one of the {len(public.W)} feature(s) is the same in all patients: nothing distinguishes them",
                 hint=f"give features that vary, by more than about 1e-24 of the public radius ({radius:g})",
             )
         return self.fit.onward(public)
@@ -129,8 +129,9 @@ class StartScale(Phase[UnPSLPublic, UnPSLPrivate]):
         return private, Contribution({"losses": np.array([problem.loss(c * A)[0] for c in SCALES])})
 
     def combine(self, step: Step, public: UnPSLPublic, total: Total) -> UnPSLPublic:
-        """W' = c W, c where the summed loss is least."""
-        scale = self.fit.params.start_scale * best_scale(total.arrays["losses"])
+        """W' = c W, c where the summed loss is least. As printed, W stays."""
+        p = self.fit.params
+        scale = p.start_scale * (1.0 if p.variant == "paper" else best_scale(total.arrays["losses"]))
         return self.fit.onward(replace(public, W=scale * public.W))
 
 
@@ -151,7 +152,9 @@ class StartSlope(Phase[UnPSLPublic, UnPSLPrivate]):
         return private, Contribution({"slope": np.array([np.linalg.norm(problem.loss(A)[1])])})
 
     def combine(self, step: Step, public: UnPSLPublic, total: Total) -> UnPSLPublic:
-        """rho = penalty * mean slope / |W|."""
+        """rho = penalty * mean slope / |W|. As printed, rho is the penalty."""
+        if self.fit.params.variant == "paper":
+            return self.fit.onward(replace(public, rho=self.fit.params.penalty))
         mean = float(total.arrays["slope"][0]) / max(total.members, 1)
         rho = penalty_of(mean, self.fit._frame(public).go(public.W), self.fit.params.penalty)
         return self.fit.onward(replace(public, rho=rho))

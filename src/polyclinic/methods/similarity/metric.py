@@ -270,29 +270,6 @@ class Explanation:
             for k in order
         ]
 
-    def chart(self, top: int = 15) -> dict[str, object]:
-        """A Vega-Lite bar chart of the largest parts; what is left over is one bar, so that the bars add up to s."""
-        rows = [{"feature": r["feature"], "contribution": r["contribution"]} for r in self.table(top)]
-        if top < len(self.names):
-            largest = np.argsort(-np.abs(self.contributions), kind="stable")[:top]
-            remainder = self.similarity - float(self.contributions[largest].sum())
-            rows.append({"feature": "all other features", "contribution": remainder})
-        verdict = "similar" if self.similarity >= self.bias else "not similar"
-        return {
-            "$schema": "https://vega.github.io/schema/vega-lite/v5.json",
-            "title": f"similarity {self.similarity:.3g} ({verdict}: threshold {self.bias:g})",
-            "data": {"values": rows},
-            "mark": "bar",
-            "encoding": {
-                "y": {"field": "feature", "type": "nominal", "sort": None, "title": None},
-                "x": {"field": "contribution", "type": "quantitative", "title": "part of the similarity"},
-                "color": {
-                    "condition": {"test": "datum.contribution >= 0", "value": "#0072B2"},
-                    "value": "#D55E00",
-                },
-            },
-        }
-
 
 def explain(metric: SimilarityMetric, x: ArrayLike, z: ArrayLike) -> Explanation:
     """Split s(x, z) = x'Mz into one part per feature: c_k = (x_k (Mz)_k + z_k (Mx)_k) / 2, so that sum_k c_k = s.

@@ -76,7 +76,6 @@ class UnPSLCVParams(BaseModel):
     penalty: float | None = Field(None, gt=0)
     weighting: Weighting = "mean"
     decorrelation: Decorrelation | None = None
-    variant: Literal["corrected", "paper"] = "corrected"
     cv: int | None = Field(None, description="Folds over patients.")
     repeats: int | None = Field(None, ge=1, description="How often folds are drawn anew.")
     scoring: Literal["knn", "pairs"] = "knn"

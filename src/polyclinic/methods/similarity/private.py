@@ -69,7 +69,7 @@ class PrivateParams(Params):
         texts = tuple(class_texts(value)) if isinstance(value, list | tuple | np.ndarray) else ()
         if len(set(texts)) < 2:
             raise ValueError(
-                f"classes = {value!r}: at least two, from a public list; which classes occur is itself told by the data. "
+                f"classes = {value!r}: at least two, from a public list. Which classes occur depends on the data. "
                 "Write classes=('ill', 'well')"
             )
         return texts

@@ -77,7 +77,9 @@ class UnPSL(DeclaredMetric):
         ``"all"`` pairs i < j, or ``"near"``: of labelled patients only those of neighbours, see
         :func:`~polyclinic.methods.similarity.pairs.near_pairs`.
     variant
-        ``"corrected"``, or ``"paper"``: s = x'W'Wz as printed, so that rows are not features (E3.2).
+        ``"corrected"``, or ``"paper"``: Algorithm 1 as printed. s = x'W'Wz, so that rows are not features (E3.2). Losses
+        are summed (E3.3), rho is ``penalty`` itself, every W-step goes to its minimum, V, Z and U start at random, and the
+        answer is W.
     seed
         Of further starts.
 
@@ -105,7 +107,8 @@ class UnPSL(DeclaredMetric):
     @property
     def _params(self) -> UnPSLCentralParams:
         """The parameters, checked: one error names every wrong one."""
-        return checked(UnPSLCentralParams, self.get_params(), type(self).__name__)  # type: ignore[type-var]
+        p = checked(UnPSLCentralParams, self.get_params(), type(self).__name__)  # type: ignore[type-var]
+        return p.model_copy(update={"weighting": "sum"}) if p.variant == "paper" else p
 
     def fit(self, X: ArrayLike, y: ArrayLike, *, groups: ArrayLike | None = None) -> UnPSL:
         """Learn from labelled patients: all pairs i < j, similar if their labels agree.
@@ -177,7 +180,7 @@ class UnPSL(DeclaredMetric):
         self.mean_, self.scale_ = spread(X, p.standardize)
         if np.isinf(self.scale_).all():
             raise DataError(
-                f"every one of the {X.shape[1]} feature(s) is the same in all {len(X)} patients: nothing tells them apart",
+                f"every one of the {X.shape[1]} feature(s) is the same in all {len(X)} patients: nothing distinguishes them",
                 hint="give features that vary; values above 1e150 overflow and count as constant",
             )
         Z = (X - self.mean_) / self.scale_
@@ -214,6 +217,8 @@ class UnPSL(DeclaredMetric):
         n, d = problem.X.shape
         rank = self._rank(n, d)
         rng = np.random.default_rng(p.seed)
+        if problem.literal:
+            return [p.start_scale * rng.standard_normal((d, d)) / np.sqrt(d) for _ in range(p.n_starts)]
         starts = []
         for k in range(p.n_starts):
             if k == 0 and rank < d:  # leading directions, never a d x d matrix
@@ -236,7 +241,7 @@ class UnPSL(DeclaredMetric):
                 if best is None or state.objective < best.objective:
                     best, self.history_ = state, path
             assert best is not None
-            root = best.metric_root
+            root = best.W if problem.literal else best.metric_root
             if problem.distance or every is not None:
                 root = self._calibrated(replace(problem, pairs=every or pairs), root)
             self._publish(self._spoken(problem, root), best)
@@ -269,8 +274,15 @@ class UnPSL(DeclaredMetric):
         self, problem: Problem, start: Array, watch: Callable[[State], bool] | None = None
     ) -> tuple[State, list[dict[str, Any]]]:
         p = self._params
-        rho = penalty_of(float(np.linalg.norm(problem.loss(start)[1])), start, p.penalty)
-        state, path = solve(problem, start, rho=rho, iterations=p.iterations, inner=p.inner, tol=p.tol, watch=watch)
+        begun = State(start, start, start, 0 * start, 0 * start)
+        if problem.literal:  # line 1: everything at random
+            rho = p.penalty
+            rng = np.random.default_rng([p.seed, 1])
+            UW, UV = (rng.standard_normal(start.shape) / np.sqrt(len(start)) for _ in range(2))
+            begun = State(start - UW, start, start, UW, UV)
+        else:
+            rho = penalty_of(float(np.linalg.norm(problem.loss(start)[1])), start, p.penalty)
+        state, path = solve(problem, begun, rho=rho, iterations=p.iterations, inner=p.inner, tol=p.tol, watch=watch)
         return state, [
             {"iteration": s.iteration, "objective": s.objective, "primal_residual": s.primal, "dual_residual": s.dual}
             for s in path

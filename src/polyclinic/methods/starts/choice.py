@@ -12,17 +12,17 @@ from numpy.typing import NDArray
 from pydantic import Field, field_validator
 
 from polyclinic.errors import ConfigError
-from polyclinic.methods.factorization import WeightedParams
+from polyclinic.methods.rounds.factorization import WeightedParams
 from polyclinic.methods.rounds.phases import FitPublic, Phase, Phased
 from polyclinic.methods.rounds.setup import Sizes
 from polyclinic.methods.rounds.stopping import Plateau
 from polyclinic.methods.starts.gram import STARTS, GramStart
 from polyclinic.methods.starts.random import start as random_start
+from polyclinic.methods.starts.saved import Saved, StartModel
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.methods.starts.wide import ROUNDS, SEARCHED, VOCABULARY, WideStart
 from polyclinic.protocol.aggregators import facts_of, kind_of
 from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Total
-from polyclinic.protocol.params import Parameterized
 from polyclinic.records.sites.site import Site
 
 Array = NDArray[np.float64]
@@ -37,9 +37,9 @@ class StartedParams(WeightedParams):
     """Parameters of methods that can start from the Gram."""
 
     rank: int | Literal["auto"] = Field(  # type: ignore[assignment]
-        10, description='Number of phenotypes (R); "auto": as many as two halves of the patients agree on.'
+        10, description='Number of phenotypes (R); "auto": what two halves of the patients confirm, plus one.'
     )
-    start: Literal["gram", "random"] | tuple[Any, ...] = Field(
+    start: Literal["gram", "random"] | Saved = Field(
         "gram",
         description='Where to start: "gram" (one small sum; where it may be taken), "random" with warm-up, or a fitted model.',
     )
@@ -65,54 +65,6 @@ class StartedParams(WeightedParams):
         if value != "auto" and not 1 <= value <= 10_000:
             raise ValueError("at least 1 and at most 10,000 phenotypes, or 'auto'")
         return value
-
-    @field_validator("start", mode="before")
-    @classmethod
-    def _start(cls, value: Any) -> object:
-        if isinstance(value, str):
-            return value
-        factors = vars(value).get("factors_", value) if isinstance(value, Parameterized) else value
-        try:
-            arrays = tuple(np.array(f, np.float64) for f in factors)
-        except (TypeError, ValueError):
-            raise ValueError('"gram", "random", or a fitted phenotype model (or its feature factors)') from None
-        if not arrays or any(a.ndim != 2 or not np.isfinite(a).all() for a in arrays):
-            raise ValueError("a model to start from has one finite (codes, R) array per feature mode")
-        return arrays
-
-
-@dataclass(frozen=True)
-class Start:
-    """How a fit started (``model.start_``).
-
-    Parameters
-    ----------
-    kind
-        ``"gram"``, ``"random"`` or ``"model"``.
-    reason
-        Why not the Gram, where it was asked for.
-    cells
-        Cells of the Gram whose second moments over all patients were shown; 0 without.
-    proposed
-        Rank at which two halves of the patients agreed over the cells (a proposal, no count of phenotypes); None: none, or
-        not looked for.
-    gain
-        Share of the explained energy that the first sweep after the start gained.
-    searched
-        The Gram found little, and a search by a wide start followed.
-    """
-
-    kind: str
-    reason: str = ""
-    cells: int = 0
-    proposed: int | None = None
-    gain: float | None = None
-    searched: bool = False
-
-    @property
-    def weak(self) -> bool | None:
-        """Whether the structure is weak: the start found little of what the first sweep then explained, or of what the cells show."""
-        return None if self.gain is None or self.kind != "gram" else self.searched or self.gain > WEAK
 
 
 @lru_cache(maxsize=8)
@@ -148,15 +100,14 @@ class Starter:
     """
 
     params: StartedParams
-    widens: bool = True
     searches: bool = False
     leaps: bool = False
 
     def begin(self, setting: Schema) -> tuple[StartPublic, tuple[Array, ...]]:
         """How to start, as far as it is known before any sum, and the factors to start from."""
         p = self.params
-        if isinstance(p.start, tuple):
-            return StartPublic("model"), self._given(p.start, setting)
+        if isinstance(p.start, StartModel):
+            return StartPublic("model"), p.start.on(setting.axes, setting.shape, p.rank, p.nonnegative)
         reason = "asked for" if p.start == "random" else self.hindrance()
         if not reason and not setting.adds:  # an adder that was given to the fold itself
             reason = "the adder's rule is no sum, and a Gram is one"
@@ -182,20 +133,6 @@ class Starter:
         if not kind_of(p.aggregation).adds:  # a median of Grams is not a Gram
             return f"aggregation {p.aggregation!r} is no sum, and a Gram is one"
         return ""
-
-    def _given(self, factors: Sequence[Array], setting: Schema) -> tuple[Array, ...]:
-        wanted = [(n, factors[0].shape[1] if self.params.rank == "auto" else self.params.rank) for n in setting.shape]
-        found = [f.shape for f in factors]
-        if found != wanted:
-            raise ConfigError(
-                f"the model to start from has factors of shapes {found}, this study needs {wanted}",
-                hint="align the sites to the model's codes (pc.align), and give its rank",
-            )
-        if self.params.nonnegative and any((f < 0).any() for f in factors):
-            raise ConfigError(
-                "the model to start from has negative weights", hint="nonnegative=False, or another model"
-            )
-        return tuple(f / np.where(n > 0, n, 1.0) for f in factors for n in [np.linalg.norm(f, axis=0)])
 
     def gram(self, shape: Sequence[int]) -> GramStart:
         p = self.params
@@ -233,7 +170,7 @@ class Starter:
     def roomy(self) -> bool:
         """Whether a wide start may be taken: rank known, rounds enough."""
         p = self.params
-        return self.widens and p.rank != "auto" and p.rounds >= ROUNDS
+        return p.rank != "auto" and p.rounds >= ROUNDS
 
     def _instead(self, begun: StartPublic, after: StartPublic, shape: Sequence[int], unit: float) -> StartPublic:
         """Where the Gram turned out not to be allowed: a wide start, also for small vocabularies."""

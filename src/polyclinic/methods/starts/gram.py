@@ -6,7 +6,8 @@ without another byte. One further sum carries the cells' phenotypes over to the 
 than asked for, one number per candidate decides which are kept ("audition").
 
     energies  sums of squares of every cell: D^2                                  K
-    cells     C_k = X_k'X_k / (D D'), D^2 = summed diagonal                     K (K - 1) / 2 numbers, twice for two halves
+    cells     C_k = X_k'X_k / (D D'), D^2 = summed diagonal                     K (K - 1) / 2 numbers
+              pairs of 48 hashed codes, two halves of the patients (:mod:`.starts.pairs`): which rank replicates
     lift      M_m,k = mode m in codes, the others hashed, times A_k; A_k'A_k     R (sum of codes) + R^2
     audition  ||O_k - X^||^2 of every candidate                                 at most 12
 
@@ -24,13 +25,13 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import DataError, PolicyRefusal
 from polyclinic.methods.packing.packed_sums import Field, Packing
-from polyclinic.methods.packing.rounding import energy, full, positive, reduced, roots, solve_rounded, within
 from polyclinic.methods.starts.candidates import candidates
-from polyclinic.methods.starts.hashed_cp import RANKS, coarse, replicable_rank
-from polyclinic.methods.starts.hashing import blocks, bucket_sizes, cells_of, maps, row_energies
+from polyclinic.methods.starts.directions import columns_for, damped_rows, in_halves, replicating, squares
+from polyclinic.methods.starts.hashed_cp import coarse
+from polyclinic.methods.starts.hashing import blocks, bucket_sizes, cells_of, code_buckets, maps, row_energies
+from polyclinic.methods.starts.rounding import energy, full, positive, reduced, roots, solve_rounded, within
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.protocol.interfaces import Contribution, Step, Total
-from polyclinic.protocol.patient_halves import halves_of
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors import deterministic as ordered
@@ -40,9 +41,10 @@ from polyclinic.tensors.sparse import SparseTensor
 Array = NDArray[np.float64]
 PATIENTS: Final = 16  # limit: patients a cell, at least, in every Gram that is shown
 STARTS: Final = 6  # docs/benchmarks/constants.md
-AUDITIONED: Final = 12  # ranks up to which more phenotypes than asked for are looked for: docs/benchmarks/constants.md
+WIDEST: Final = 16  # limit: phenotypes of the lift, where more replicate than are asked for
 # docs/benchmarks/constants.md
 CORRELATION: Final = 0.006  # standard deviation of a summed correlation of cells, by rounding
+TOGETHER: Final = 0.01  # the same of a sum over pairs of buckets, in roots of the patients
 # docs/benchmarks/constants.md
 ROUNDING: Final = 0.003  # share of the explained energy that rounding may cost in the lift
 LIFT: Final = 20  # HALS sweeps of the lift: docs/benchmarks/constants.md
@@ -56,7 +58,7 @@ class GramStart:
     shape
         Sizes of the feature modes.
     rank
-        Phenotypes asked for; ``"auto"``: those that two halves of the patients agree on.
+        Phenotypes asked for; ``"auto"``: one more than the directions that two halves of the patients confirm.
     starts
         Starts of the coarse fit; they cost no byte.
     buckets
@@ -74,6 +76,8 @@ class GramStart:
         self.shape, self.rank, self.seed, self.starts = tuple(shape), rank, seed, starts
         self.sizes = bucket_sizes(shape, buckets)
         self.cells = int(np.prod(self.sizes))
+        self.bucket_of = code_buckets(sum(self.shape), seed)
+        self.buckets = int(self.bucket_of.max()) + 1
         self.maps = maps(self.shape, self.sizes, seed)
         self.least = PATIENTS * self.cells
 
@@ -81,22 +85,19 @@ class GramStart:
 
     def begin(self, start: StartPublic, patients: float, unit: float) -> StartPublic:
         """After the set-up sum: whether there are patients enough."""
-        halves = 2 if self.rank == "auto" else 1
-        if patients >= self.least * halves:
+        if patients >= self.least:
             return replace(start, stage="energies", patients_summed=patients, unit=unit)
         return self._random(f"the sum has {patients:,.0f}", patients)
 
     def _random(self, held: str, patients: float) -> StartPublic:
-        halves = 2 if self.rank == "auto" else 1
-        need = f"{self.least * halves:,} patients ({PATIENTS * halves} for each of {self.cells} cells)"
+        need = f"{self.least:,} patients ({PATIENTS} for each of {self.cells} cells)"
         if self.rank == "auto":
             raise DataError(f"rank='auto' needs {need}; {held}", hint="give a rank")
         return StartPublic("random", reason=f"the Gram start needs {need}; {held}", patients_summed=patients)
 
-    def halved(self, start: StartPublic) -> bool:
-        """Whether two Grams are taken, one for each half of the patients (both must be large enough)."""
-        above = self.rank == "auto" or self.rank <= AUDITIONED
-        return above and start.patients_summed >= 2 * self.least
+    def pairs(self, start: StartPublic) -> bool:
+        """Whether pairs of hashed codes are summed in two halves of the patients, too: they tell which rank replicates."""
+        return self.rank == "auto" or start.patients_summed >= 2 * self.least
 
     def packing(self, start: StartPublic) -> Packing:
         """How the coming sum travels."""
@@ -109,8 +110,11 @@ class GramStart:
             fields["small"] = Field((1,), 2.0**-6, 0.0, float(n))
         elif start.stage == "cells":
             pairs, grid = self.cells * (self.cells - 1) // 2, CORRELATION * float(np.sqrt(12.0 / n))
-            parts = {"first": pairs + self.cells, "second": pairs} if self.halved(start) else {"cells": pairs}
-            fields = {name: Field((size,), grid, 0.0, 1.0) for name, size in parts.items()}
+            fields = {"cells": Field((pairs,), grid, 0.0, 1.0)}
+            if self.pairs(start):
+                grid = TOGETHER * float(np.sqrt(12.0 / n * start.patients_summed))
+                size, most = self.buckets * (self.buckets - 1) // 2, start.patients_summed / 8
+                fields |= {half: Field((size,), grid, 0.0, most) for half in ("first", "second")}
         else:
             wide = start.coarse[0].shape[1]
             for m in range(len(self.shape)):
@@ -205,35 +209,18 @@ class GramStart:
     def _coarse(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
         assert start.diagonal is not None
         diagonal, d = start.diagonal, np.sqrt(start.diagonal)
-        rank, proposed = self.rank, 0
-        if "first" in opened:
-            a, b = self.halves(start, opened)
-            ranks = RANKS if rank == "auto" else tuple(r for r in RANKS if r > rank)
-            found, _ = replicable_rank(a, b, self.sizes, ranks=ranks, seed=self.seed)
-            proposed = found or 0
-            if rank == "auto":
-                if found is None:
-                    raise DataError(
-                        "rank='auto': at no rank of at least 3 do two halves of the patients agree on the phenotypes",
-                        hint="give a rank; what it shows is then decided by replication, not by the fit",
-                    )
-                rank = found
-            gram = a + b
-        else:
-            gram = positive(full(opened["cells"], diagonal, d))
-        assert rank != "auto"
-        fitted = coarse(gram, self.sizes, max(rank, proposed), starts=self.starts, seed=self.seed, cancelling=False)
+        confirmed = replicating(*squares(opened, self.buckets)) if self.pairs(start) else -1
+        if self.rank == "auto" and confirmed < 1:
+            raise DataError(
+                "rank='auto': two halves of the patients confirm no direction in which codes occur together",
+                hint="give a rank; what it shows is then decided by replication, not by the fit",
+            )
+        wide = columns_for(confirmed) if self.rank == "auto" else max(self.rank, min(confirmed, WIDEST))
+        gram = positive(full(opened["cells"], diagonal, d))
+        fitted = coarse(gram, self.sizes, wide, starts=self.starts, seed=self.seed, cancelling=False)
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
-        known = replace(start, coarse=fitted.factors, patients=fitted.patients, proposed=proposed, gram=gram)
+        known = replace(start, coarse=fitted.factors, patients=fitted.patients, confirmed=confirmed, gram=gram)
         return replace(known, stage="lift", explained=explained)
-
-    def halves(self, start: StartPublic, opened: Mapping[str, Array]) -> tuple[Array, Array]:
-        """The Grams of the two halves of the patients."""
-        assert start.diagonal is not None
-        diagonal, d, pairs = start.diagonal, np.sqrt(start.diagonal), self.cells * (self.cells - 1) // 2
-        own = np.clip(opened["first"][pairs:], 0.0, 1.0) * diagonal
-        first = positive(full(opened["first"][:pairs], own, d))
-        return first, positive(full(opened["second"], diagonal - own, d))
 
     def _lift(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
         wide = start.coarse[0].shape[1]
@@ -341,21 +328,14 @@ class GramStart:
             )
         d = np.sqrt(start.diagonal)
         scale = np.where(d > 0, 1.0 / np.where(d > 0, d, 1.0), 0.0)
-        grams = np.zeros((2, self.cells, self.cells))
-        halved = self.halved(start)
-        coin = halves_of(site, f"gram {self.seed}") if halved else np.zeros(tensor.patients, np.int64)
-        at = 0
+        gram = np.zeros((self.cells, self.cells))
         for part in blocks(tensor):
             x = cells_of(part, self.maps, self.sizes) * scale
-            side = coin[at + part.rows]
-            at += part.patients
-            for h in (0, 1) if halved else (0,):
-                mine = x[side == h]
-                grams[h] += mine.T @ mine
-        upper = np.triu_indices(self.cells, 1)
-        if not halved:
-            return {"cells": grams[0][upper]}
-        return {"first": np.concatenate([grams[0][upper], np.diagonal(grams[0])]), "second": grams[1][upper]}
+            gram += x.T @ x
+        arrays = {"cells": gram[np.triu_indices(self.cells, 1)]}
+        if self.pairs(start):
+            arrays |= in_halves(site, damped_rows(site).grouped(self.bucket_of, self.buckets), f"gram {self.seed}")
+        return arrays
 
 
 def _error(tensor: SparseTensor, factors: Sequence[Array]) -> float:

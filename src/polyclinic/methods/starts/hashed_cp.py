@@ -1,4 +1,4 @@
-"""CP from a Gram alone: phenotypes over hashed cells, with the patients free and eliminated; and how many replicate.
+"""CP from a Gram alone: phenotypes over hashed cells, with the patients free and eliminated.
 
 With x_i the K cells of patient i, S = sum_i x_i x_i' is all that least squares with free loadings needs: for cell weights
 W = F_1 (.) .. (.) F_N (K, R) the loadings are A = X P, P = W (W'W)^-1, so that X'A = S P and A'A = P'S P. No array has the size
@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from typing import Final
 
 import numpy as np
@@ -18,7 +17,6 @@ from numpy.typing import NDArray
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.tensors import deterministic as ordered
 from polyclinic.tensors.deterministic import cholesky, power
-from polyclinic.tensors.matching import match
 from polyclinic.tensors.simd.jit import kernel
 
 Matrix = NDArray[np.float64]
@@ -28,9 +26,6 @@ GRADIENT: Final = 20  # first iterations by projected gradient: they find better
 ENOUGH: Final = 1e-7  # definition: a gain of less is none
 # docs/benchmarks/constants.md
 CANCELS: Final = 1.2  # tr A'A beside the explained energy: more is of columns that cancel each other
-AGREE: Final = 0.9  # product of cosines of the weakest matched pair
-OPPOSED: Final = -0.6  # correlation of two columns' loadings: below it they cancel each other, and agree for that alone
-RANKS: Final = tuple(range(3, 17))
 
 
 @dataclass(frozen=True)
@@ -230,7 +225,6 @@ def coarse(
     *,
     starts: int = 6,
     seed: int = 0,
-    enough: float = ENOUGH,
     cancelling: bool = True,
 ) -> Coarse:
     """The best of several random starts of a CP model of rank R over cells.
@@ -258,7 +252,7 @@ def coarse(
     offsets = np.concatenate([[0], np.cumsum(sizes)]).astype(np.int64)
     s = np.ascontiguousarray(gram, np.float64)
     trace = ordered.inner(np.diagonal(s), np.ones(len(s)))
-    best: Coarse | None = None
+    best = Coarse((), np.zeros((rank, rank)), np.inf)
     least: tuple[bool, float] = (True, np.inf)
     for k in range(starts if cancelling else 4 * starts):
         if k >= starts and not least[0]:
@@ -266,63 +260,10 @@ def coarse(
         rng = seeds(seed, "coarse", rank, k)
         f = np.concatenate([ordered.unit(rng.random((b, rank)))[0] for b in sizes])
         aa = np.zeros((rank, rank))
-        error = float(_fit(s, digits, offsets, f, ITERATIONS, GRADIENT, enough, aa))
+        error = float(_fit(s, digits, offsets, f, ITERATIONS, GRADIENT, ENOUGH, aa))
         owned = ordered.inner(np.diagonal(aa), np.ones(rank))
         figure = (not cancelling and owned > CANCELS * max(trace - error, 0.0), error)
-        if best is None or figure < least:
+        if figure < least:
             parts = tuple(f[offsets[m] : offsets[m + 1]].copy() for m in range(len(sizes)))
             best, least = Coarse(parts, 0.5 * (aa + aa.T), error), figure
-    assert best is not None
     return best
-
-
-def replicable_rank(
-    first: Matrix,
-    second: Matrix,
-    buckets: Sequence[int],
-    *,
-    ranks: Sequence[int] = RANKS,
-    starts: int = 5,
-    seed: int = 0,
-) -> tuple[int | None, dict[int, float]]:
-    """The largest rank at which two halves of the patients give the same phenotypes over cells, and what each rank gave.
-
-    Every rank is fitted to both Grams; its figure is the WEAKEST matched pair (product of cosines), or 0 where the loadings of two
-    columns are opposed in a half: above the true rank both halves split a phenotype into the same two columns, one less the other,
-    which nobody who has no less than nothing of a phenotype can have. A rank counts from ``AGREE``. None: no rank does. This is a proposal, never a count of phenotypes: it moves with the hash, and permuted codes
-    can give the same answer.
-
-    Parameters
-    ----------
-    first, second
-        (K, K) Grams of the two halves.
-    """
-    halves = np.ascontiguousarray(first, np.float64).tobytes(), np.ascontiguousarray(second, np.float64).tobytes()
-    sizes = tuple(int(b) for b in buckets)
-    weakest = {r: _weakest(*halves, sizes, r, starts, seed) for r in ranks if r <= len(first)}
-    good = [r for r, w in weakest.items() if w >= AGREE]
-    return (max(good) if good else None), weakest
-
-
-@lru_cache(maxsize=64)
-def _weakest(first: bytes, second: bytes, buckets: tuple[int, ...], rank: int, starts: int, seed: int) -> float:
-    """Remembered by content: every party computes it, also where several are in one process, and fits of several ranks do."""
-    cells = int(np.prod(buckets))
-    grams = (np.frombuffer(s).reshape(cells, cells) for s in (first, second))
-    a, b = (coarse(s, buckets, rank, starts=starts, seed=seed, enough=1e-6) for s in grams)
-    if min(_least(a), _least(b)) < OPPOSED:
-        return 0.0
-    return float(match(a.factors, b.factors, _likeness(a, b)).likeness.min())
-
-
-def _least(fitted: Coarse) -> float:
-    """The least correlation of two columns' loadings."""
-    size = np.sqrt(np.maximum(np.diagonal(fitted.patients), 1e-300))
-    return float(np.min(fitted.patients / (size[:, None] * size)))
-
-
-def _likeness(a: Coarse, b: Coarse) -> Matrix:
-    out = np.ones((a.factors[0].shape[1], b.factors[0].shape[1]))
-    for x, y in zip(a.factors, b.factors):
-        out *= ordered.transposed_product(x, y)
-    return np.minimum(out, 1.0)

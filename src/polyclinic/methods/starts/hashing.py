@@ -13,6 +13,7 @@ from polyclinic.tensors.sparse import SparseTensor
 
 Array = NDArray[np.float64]
 CELLS: Final = 64
+BUCKETS: Final = 48  # limit: of the codes side by side
 BLOCK: Final = 65_536  # limit: patients whose cells are held at once
 
 
@@ -47,6 +48,15 @@ def maps(shape: Sequence[int], sizes: Sequence[int], seed: int) -> tuple[NDArray
         (seeds(seed, "hash", m).permutation(int(n)) % int(p)).astype(np.int64)
         for m, (n, p) in enumerate(zip(shape, sizes))
     )
+
+
+def code_buckets(codes: int, seed: int) -> NDArray[np.int64]:
+    """Public: the bucket of every code of all modes side by side, at most 48 of them.
+
+    >>> sorted(set(np.bincount(code_buckets(100, seed=0)).tolist()))
+    [2, 3]
+    """
+    return (seeds(seed, "buckets").permutation(codes) % BUCKETS).astype(np.int64)
 
 
 def cells_of(tensor: SparseTensor, hashed: Sequence[NDArray[np.int64]], sizes: Sequence[int]) -> Array:

@@ -10,11 +10,9 @@ with enough patients over all sites take part (docs/explanation/records.md has t
 
 from __future__ import annotations
 
-import warnings
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Final, Protocol, TypeVar
-from weakref import WeakKeyDictionary
 
 import numpy as np
 from numpy.typing import NDArray
@@ -22,13 +20,12 @@ from scipy.linalg import qr
 
 from polyclinic.errors import DataError
 from polyclinic.methods.rounds.phases import Exact, Phase
+from polyclinic.methods.starts.directions import damped_rows, in_halves, replicating, squares
 from polyclinic.protocol.aggregators import facts_of
 from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Total
-from polyclinic.protocol.patient_halves import halves_of
 from polyclinic.protocol.phases import Staged
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import deterministic as ordered
-from polyclinic.tensors.side_by_side import CodeRows, side_by_side
 
 Array = NDArray[np.float64]
 PATIENTS: Final = 2.0**31  # limit: patients at one site, at most
@@ -38,11 +35,7 @@ FEWEST: Final = 10  # limit: codes of the matrix, at least
 OWN: Final = (
     11  # limit: where each site's matrix is seen, a pair of codes has so many of the site's patients, or is left out
 )
-# docs/explanation/records.md
-CONFIRMED: Final = 3.0  # standard errors above 0 that an eigenvector has in the other half
-MOST: Final = 40  # components at most
-
-_rows: WeakKeyDictionary[Site, CodeRows] = WeakKeyDictionary()
+RARE: Final = 0.02  # limit: of a column, to begin with: codes that are not in the matrix
 
 
 @dataclass(frozen=True)
@@ -52,7 +45,7 @@ class PairsPublic:
     Parameters
     ----------
     sites
-        How many take part.
+        How many take part; 0: no matrix is summed.
     shown
         Another party sees each site's own matrix (plain sums between hosts).
     codes
@@ -73,32 +66,16 @@ class PairsPublic:
     confirmed: int = -1
 
     @property
-    def components(self) -> int:
-        """Columns of a fit: one more than the confirmed directions, because the marginals were taken out of the matrix."""
-        return min(self.confirmed + 1, MOST)
+    def margin(self) -> Array:
+        """(codes of all modes,) shares of the codes."""
+        assert self.patients is not None
+        out: Array = (self.patients + 1e-3) / (self.patients + 1e-3).sum()
+        return out
 
 
 def pairs_before(setting: Schema, aggregation: str) -> PairsPublic:
     """Return the state before the first sum."""
     return PairsPublic(len(setting.sites), not setting.together and facts_of(aggregation).reveals == "each")
-
-
-def warn_of_low_rank(rank: object, pairs: PairsPublic) -> None:
-    """Warn where fewer columns were asked for than two halves of the patients confirm."""
-    if isinstance(rank, int) and rank < pairs.confirmed:
-        warnings.warn(
-            f"rank = {rank} is below the {pairs.confirmed} directions that two halves of the patients confirm; phenotypes "
-            f"will be merged or missed. Use rank = {pairs.components} or rank = 'auto'",
-            stacklevel=2,
-        )
-
-
-def damped_rows(site: Site) -> CodeRows:
-    """The site's patients side by side, damped. Computed once for every site."""
-    cached = _rows.get(site)
-    if cached is None:
-        cached = _rows[site] = side_by_side(site.counts())
-    return cached
 
 
 class Paired(Staged, Protocol):
@@ -116,6 +93,9 @@ Pub = TypeVar("Pub", bound=Paired)
 class Codes(Phase[Pub, Pri]):
     """Patients of every code: which codes the matrix has."""
 
+    def due(self, public: Pub) -> bool:
+        return public.pairs.sites > 0
+
     def step(self, public: Pub) -> Step:
         return Step(0, "codes", {"patients": (sum(public.shape),)}, bound=PATIENTS, counts=False)
 
@@ -132,88 +112,43 @@ class Codes(Phase[Pub, Pri]):
         known = replace(public, pairs=replace(public.pairs, codes=codes, patients=patients))
         if len(codes) >= FEWEST:
             return self.fit.onward(known)  # type: ignore[no-any-return]
-        if self.fit.params.rank == "auto":
+        return self.without_matrix(known, f"{len(codes)} codes have at least {MINIMUM} patients")
+
+    def without_matrix(self, public: Pub, why: str) -> Pub:
+        """The fit starts from random columns; how many cannot be said."""
+        if not self.fit.params.columns:
             raise DataError(
-                f"{len(codes)} codes have at least {MINIMUM} patients: too few to say how many phenotypes there are",
-                hint="give a rank, or use more patients",
+                f"{why}: too few to compare which codes occur together", hint="use more patients, or give a rank"
             )
-        return self.fit.unpaired(known)  # type: ignore[no-any-return]
+        return self.fit.unpaired(public)  # type: ignore[no-any-return]
 
 
-class CooccurringCodes(Phase[Pub, Pri]):
+class CooccurringCodes(Codes[Pub, Pri]):
     """Codes that occur together, in two halves of the patients."""
 
     def transport(self, pairs: PairsPublic) -> Exact:
         """32 bits a number: a pair has at most the patients of its codes times half a damped count."""
         assert pairs.patients is not None
         m = len(pairs.codes)
-        shapes = {"first": (m * (m - 1) // 2,), "second": (m * (m - 1) // 2,), "squares": (2,)}
-        return Exact(shapes, float(pairs.patients.max()), ("squares",), short=True, sites=pairs.sites)
+        shapes = {"first": (m * (m - 1) // 2,), "second": (m * (m - 1) // 2,)}
+        return Exact(shapes, float(pairs.patients.max()), short=True, sites=pairs.sites)
 
     def step(self, public: Pub) -> Step:
         return self.transport(public.pairs).step(0, "pairs")
 
     def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
-        """x_k = (upper triangle of sum_i x_i x_i' / |x_i|_1, sum of squares of its terms) for each half."""
-        rows, codes = damped_rows(site), public.pairs.codes
-        half = halves_of(site, f"pairs {self.fit.params.seed}")
-        upper = np.triu_indices(len(codes), 1)
-        triangles, squares = [], []
-        for h in (0, 1):
-            x = rows.dense(codes)[half == h]
-            size = x.sum(1, keepdims=True)
-            scaled = x / np.sqrt(np.maximum(size, 1e-300))
-            triangle = (scaled.T @ scaled)[upper]
-            if public.pairs.shown:
-                present = (x > 0).astype(np.float64)
-                triangle = np.where((present.T @ present)[upper] >= OWN, triangle, 0.0)
-            triangles.append(triangle)
-            s2, s4 = np.square(scaled).sum(1), np.square(np.square(scaled)).sum(1)
-            squares.append(float((np.square(s2) - s4).sum()))
-        arrays = {"first": triangles[0], "second": triangles[1], "squares": np.array(squares)}
+        """x_k = upper triangle of sum_i x_i x_i' / |x_i|_1, for each half."""
+        chosen = damped_rows(site).dense(public.pairs.codes)
+        arrays = in_halves(site, chosen, f"pairs {self.fit.params.seed}", OWN if public.pairs.shown else 0)
         return private, self.transport(public.pairs).contribution(arrays)
 
     def combine(self, step: Step, public: Pub, total: Total) -> Pub:
         """confirmed = eigenvectors of one half that the other half confirms; the fit goes on from there."""
-        m = len(public.pairs.codes)
-        halves = [_square(np.maximum(total.arrays[name], 0.0), m) for name in ("first", "second")]
-        confirmed = replicating(halves, total.arrays["squares"])
-        pairs = replace(public.pairs, matrix=halves[0] + halves[1], confirmed=confirmed)
+        halves = squares(total.arrays, len(public.pairs.codes))
+        if not (halves[0].any() and halves[1].any()):
+            return self.without_matrix(public, "one half of the patients has no pair of codes")
+        pairs = replace(public.pairs, matrix=halves[0] + halves[1], confirmed=replicating(*halves))
         return self.fit.onward(self.fit.paired(replace(public, pairs=pairs)))  # type: ignore[no-any-return]
-
-
-def _square(triangle: Array, size: int) -> Array:
-    out = np.zeros((size, size))
-    out[np.triu_indices(size, 1)] = triangle
-    return out + out.T
-
-
-def replicating(halves: list[Array], squares: Array) -> int:
-    """Return how many eigenvectors of one half the other half confirms, both ways together.
-
-    Parameters
-    ----------
-    halves
-        Two symmetric matrices with an empty diagonal.
-    squares
-        For each half the sum of the squares of all patients' terms: the variance of the entries.
-    """
-    residuals, variances = [], []
-    for q, square in zip(halves, squares):
-        whole = max(float(q.sum()), 1e-300)
-        margin = q.sum(1) + 1e-5 * whole
-        scale = 1.0 / np.sqrt(np.outer(margin, margin))
-        residual = (q - np.outer(margin, margin) / whole) * scale
-        np.fill_diagonal(residual, 0.0)
-        residuals.append(residual)
-        variances.append(2.0 * q * np.square(scale) * float(square) / whole)
-    scores = np.zeros(min(len(halves[0]), 2 * MOST))
-    for a, b in ((0, 1), (1, 0)):
-        vectors = np.linalg.eigh(residuals[a])[1][:, ::-1][:, : len(scores)]
-        explained = np.einsum("ak,ab,bk->k", vectors, residuals[b], vectors, optimize=True)
-        spread = np.einsum("ak,ab,bk->k", np.square(vectors), variances[b], np.square(vectors), optimize=True)
-        scores += explained / np.sqrt(np.maximum(spread, 1e-300))
-    return int(np.argmax(np.append(scores / np.sqrt(2.0), -np.inf) < CONFIRMED))
 
 
 def pair_em(matrix: Array, first: Array, steps: int = 150) -> tuple[Array, Array]:
@@ -268,3 +203,10 @@ def starts_of(
     margin = matrix.sum(1)[:, None] + 1e-12
     random = [rng.gamma(0.3, 1.0, (len(matrix), rank)) * margin + 1e-12 for _ in range(number - 1)]
     return [pair_em(matrix, seeded(first)) for first in (spectral_columns(matrix, rank), *random)]
+
+
+def over_all_codes(pairs: PairsPublic, columns: Array) -> Array:
+    """(codes of all modes, R) columns of the matrix's codes; the others begin near their marginals."""
+    out = np.repeat(RARE * pairs.margin[:, None], columns.shape[1], axis=1)
+    out[pairs.codes] += columns
+    return out

@@ -44,8 +44,8 @@ class StartPublic:
         Phenotypes over codes, per mode (codes, Q), and ``patients`` (Q, Q) A'A for them.
     kept
         Share of what the coarse phenotypes explain of the Gram that the lifted ones do, hashed again.
-    proposed
-        The rank at which the two halves agree; 0: none, or not asked.
+    confirmed
+        Directions in which codes occur together that two halves of the patients confirm; -1: not asked.
     patients_summed
         Patients of all sites.
     sites
@@ -78,7 +78,7 @@ class StartPublic:
     lifted: tuple[Array, ...] = ()
     patients: Array | None = None
     kept: float = 1.0
-    proposed: int = 0
+    confirmed: int = -1
     patients_summed: float = 0.0
     shown: bool = False
     apart: bool = False

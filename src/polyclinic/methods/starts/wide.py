@@ -25,8 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.methods.packing.packed_sums import FAR, Field, Packing
-from polyclinic.methods.packing.rounding import reach, roots, solve_rounded
 from polyclinic.methods.starts.gram import GramStart
+from polyclinic.methods.starts.rounding import reach, roots, solve_rounded
 from polyclinic.methods.starts.state import Far, StartPublic
 from polyclinic.protocol.interfaces import Contribution, Step, Total, seeds
 from polyclinic.tensors import cp

@@ -14,7 +14,7 @@ that predicts held-out codes best is kept.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Final
 
@@ -22,13 +22,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.methods.factorization import FederatedFactorization
+from polyclinic.methods.rounds.factorization import FederatedFactorization
 from polyclinic.methods.rounds.phases import HEADROOM, Exact
+from polyclinic.methods.starts.directions import columns_for, damped_rows
 from polyclinic.methods.starts.pairs import (
     PATIENTS,
     Codes,
     CooccurringCodes,
-    damped_rows,
+    PairsPublic,
+    over_all_codes,
     pairs_before,
     starts_of,
 )
@@ -52,7 +54,8 @@ ALPHA: Final = 0.1  # prior counts of a phenotype in a patient, before they are 
 GUIDED: Final = 0.1  # prior counts of a guided column, as a share of an average column's events
 # limit: iterations
 FIRST_STEPS, STEPS, PLACING_STEPS = 10, 2, 50  # inner steps of a patient: in round 1, in a round, at the end
-LEARN_ALPHA: Final = 4  # round from which alpha is learned
+LEARN_ALPHA: Final = 4  # round from which alpha is learned; from the first where a model is given to start from
+TIE: Final = 1e-6  # limit: two starts that end at the same columns in another order differ by rounding only
 HELD_OUT: Final = 5  # every fifth code of a patient is held out when starts are compared
 LARGEST, GRID = 2.0**6 * PATIENTS, 2.0**-16  # limit: of a site's events, and their unit
 
@@ -88,7 +91,8 @@ class Topics(
         blocks = tuple(len(codes) for a, n in zip(setting.axes, setting.shape) for _, codes in a.modes(n))
         return TopicsPublic(
             shape=setting.shape,
-            pairs=pairs_before(setting, self.params.aggregation),
+            pairs=PairsPublic(0) if self.params.start else pairs_before(setting, self.params.aggregation),
+            given=self._given(setting),
             sites=len(setting.sites),
             guided=guided_codes(self.params.guides or {}, setting.axes),
             blocks=blocks,
@@ -98,6 +102,14 @@ class Topics(
             alpha=np.full(1, ALPHA),
         )
 
+    def _given(self, setting: Schema) -> Array | None:
+        """Columns (codes of all modes, R) of the model to start from."""
+        p = self.params
+        if p.start is None:
+            return None
+        columns: Array = np.concatenate(p.start.on(setting.axes, setting.shape, p.rank, True))
+        return columns
+
     def paired(self, public: TopicsPublic) -> TopicsPublic:
         """The matrix is known: the number of columns, their prior, and the starts to compare."""
         pairs, asked = public.pairs, self.params.rank
@@ -106,7 +118,7 @@ class Topics(
                 "rank='auto': two halves of the patients confirm no direction in which codes occur together",
                 hint="give a rank; replication then decides what is shown",
             )
-        rank = max(pairs.components, len(public.guided)) if asked == "auto" else asked
+        rank = max(columns_for(pairs.confirmed), len(public.guided)) if asked == "auto" else asked
         rng = seeds(self.params.seed, "topics")
         return self._started(public, starts_of(pairs, rank, rng, self.params.n_starts, lambda f: _seeded(f, public)))
 
@@ -115,10 +127,14 @@ class Topics(
         rank, patients = self.params.columns, public.pairs.patients
         assert patients is not None
         rng, size, margin = seeds(self.params.seed, "topics"), (len(patients), rank), patients[:, None] + 1e-3
-        public = replace(public, pairs=replace(public.pairs, codes=np.arange(len(patients))))
-        draws = [_seeded(rng.gamma(0.3, 1.0, size) * margin + 1e-12, public) for _ in range(self.params.n_starts)]
-        started = self._started(public, [(d / d.sum(0), np.full(rank, 1.0 / rank)) for d in draws])
-        return self.onward(replace(started, stage="pairs"))
+        return self._unpaired(public, [rng.gamma(0.3, 1.0, size) * margin + 1e-12 for _ in range(self.params.n_starts)])
+
+    def _unpaired(self, public: TopicsPublic, columns: Sequence[Array]) -> TopicsPublic:
+        """From columns over all codes, equally frequent."""
+        public = replace(public, pairs=replace(public.pairs, codes=np.arange(sum(public.shape))))
+        draws = [_seeded(c, public) for c in columns]
+        started = self._started(public, [(d / d.sum(0), np.full(d.shape[1], 1.0 / d.shape[1])) for d in draws])
+        return self.onward(replace(started, stage="pairs", given=None))
 
     def _started(self, public: TopicsPublic, starts: list[tuple[Array, Array]]) -> TopicsPublic:
         """The state with the prior of every column and the starts to compare."""
@@ -137,14 +153,9 @@ class Topics(
         )
 
     def _spread(self, public: TopicsPublic, columns: Array, shares: Array, events: float) -> Array:
-        """Expected counts (codes, R) of a start; codes outside the matrix begin near their marginals."""
-        assert public.pairs.patients is not None
-        margin = (public.pairs.patients + 1e-3)[:, None]
-        margin = margin / margin.sum()
-        out = np.repeat(0.02 * margin, len(shares), axis=1)
-        out[public.pairs.codes] += columns
-        spread: Array = out * (events * shares) + 1e-3 * events * margin / len(shares)
-        return spread
+        """Expected counts (codes, R) of a start."""
+        margin = public.pairs.margin[:, None]
+        return over_all_codes(public.pairs, columns) * (events * shares) + 1e-3 * events * margin / len(shares)
 
     def rows(self, site: Site, public: TopicsPublic) -> CodeRows:
         """The site's patients, damped and balanced."""
@@ -187,6 +198,11 @@ def flat_gamma(rows: CodeRows, alpha: Array) -> Array:
 class Volumes(Codes[TopicsPublic, TopicsPrivate]):
     """Patients of every code, and events of every mode."""
 
+    fit: Topics
+
+    def due(self, public: TopicsPublic) -> bool:
+        return True
+
     def step(self, public: TopicsPublic) -> Step:
         step = super().step(public)
         return replace(
@@ -206,7 +222,11 @@ class Volumes(Codes[TopicsPublic, TopicsPrivate]):
     def combine(self, step: Step, public: TopicsPublic, total: Total) -> TopicsPublic:
         """The codes of the matrix, and the weights of the modes."""
         people = float(total.arrays["people"][0])
-        return super().combine(step, replace(public, volumes=total.arrays["volumes"], people=people), total)
+        known = replace(public, volumes=total.arrays["volumes"], people=people)
+        if known.given is None:
+            return super().combine(step, known, total)
+        patients = np.rint(total.arrays["patients"])
+        return self.fit._unpaired(replace(known, pairs=replace(known.pairs, patients=patients)), [known.given])
 
 
 class HeldOutCodes(Phase[TopicsPublic, TopicsPrivate]):
@@ -241,8 +261,10 @@ class HeldOutCodes(Phase[TopicsPublic, TopicsPrivate]):
         return private, Contribution({"likelihood": np.array(scores) / public.events})
 
     def combine(self, step: Step, public: TopicsPublic, total: Total) -> TopicsPublic:
-        """The start with the largest likelihood of held-out codes."""
-        return self.fit.onward(replace(public, counts=public.candidates[int(np.argmax(total.arrays["likelihood"]))]))
+        """The first start whose likelihood of held-out codes is the largest, up to the rounding of sums."""
+        likelihood = total.arrays["likelihood"]
+        chosen = int(np.argmax(likelihood >= likelihood.max() - TIE))
+        return self.fit.onward(replace(public, counts=public.candidates[chosen]))
 
 
 class Counting(Phase[TopicsPublic, TopicsPrivate]):
@@ -283,9 +305,10 @@ class Counting(Phase[TopicsPublic, TopicsPrivate]):
             - float(total.arrays["bound"][0]) * public.events
         )
         alpha = public.alpha
-        if public.round >= LEARN_ALPHA:
+        learn_alpha = 1 if p.start else LEARN_ALPHA
+        if public.round >= learn_alpha:
             alpha = fixed_point(alpha, total.arrays["logs"] / max(public.people, 1.0))
-        rests = before is not None and public.round > LEARN_ALPHA and abs(before - objective) <= p.tol * abs(before)
+        rests = before is not None and public.round > learn_alpha and abs(before - objective) <= p.tol * abs(before)
         ended = public.round >= p.rounds or (p.tol > 0 and rests)
         after = replace(
             public,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import Literal, Self
 
 import numpy as np
@@ -10,8 +11,9 @@ from numpy.typing import NDArray
 from pydantic import Field, model_validator
 from scipy.special import psi
 
-from polyclinic.methods.factorization import FactorParams
+from polyclinic.methods.rounds.factorization import FactorParams
 from polyclinic.methods.starts.pairs import PairsPublic
+from polyclinic.methods.starts.saved import Saved
 from polyclinic.methods.topics.guides import Guides
 
 Array = NDArray[np.float64]
@@ -31,6 +33,9 @@ class TopicsParams(FactorParams):
     balance: float = Field(
         0.5, ge=0, le=1, description="How far modes with many events are weighted down: 0 not at all, 1 to the median."
     )
+    start: Saved | None = Field(
+        None, description="A fitted or saved model to start from; None: the matrix of codes that occur together."
+    )
     guides: Guides | None = Field(
         None, description="Codes that guide a column: {name: [code, ...]}. Guided columns come first."
     )
@@ -40,6 +45,7 @@ class TopicsParams(FactorParams):
         faults = [] if self.nonnegative else ["shares are never negative: nonnegative=True"]
         faults += ["a code that a patient lacks is a zero: zeros='observed'"] if self.zeros == "missing" else []
         faults += ["no noise is added: privacy=None (pc.DPEM is formal)"] if self.privacy is not None else []
+        faults += ["one model is given to start from: n_starts=1"] if self.start and self.n_starts > 1 else []
         if self.rank != "auto" and not max(1, len(self.guides or {})) <= self.rank <= 10_000:
             faults.append("rank is at least 1, at least the number of guides, and at most 10,000")
         if faults:
@@ -58,6 +64,7 @@ class TopicsPublic:
     blocks: tuple[int, ...]  # codes of the modes that stand side by side
     sites: int = 1
     guided: tuple[NDArray[np.int64], ...] = ()  # per guide the stacked codes
+    given: Array | None = None  # columns of the model to start from
     people: float = 0.0
     volumes: Array  # (modes,) damped events
     counts: Array
@@ -84,6 +91,14 @@ class TopicsPublic:
         """Per axis (codes, R); the columns of every mode are on the simplex."""
         simplex = np.concatenate([c / np.maximum(c.sum(0), 1e-300) for c in self.by_mode(self.counts)])
         return tuple(np.split(simplex, np.cumsum(self.shape)[:-1]))
+
+    def with_factors(self, factors: Sequence[Array], energy: Array | None, columns: NDArray[np.int64]) -> Self:
+        """The same state with other factors, each with the counts and the prior of the column that it stands for (-1: mean)."""
+        mass = [m.sum(0) for m in self.by_mode(self.counts)]
+        sizes = np.repeat([np.where(columns >= 0, m[columns], m.mean()) for m in mass], self.blocks, axis=0)
+        alpha = np.where(columns >= 0, self.alpha[columns], self.alpha.mean())
+        prior = np.where(columns >= 0, self.prior[:, columns], self.prior.mean())
+        return replace(self, counts=np.concatenate(factors) * sizes, prior=prior, alpha=alpha, energy=energy)
 
     @property
     def columns(self) -> Array:

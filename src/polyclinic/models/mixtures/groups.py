@@ -4,17 +4,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from functools import cached_property
-from typing import ClassVar, Self
+from typing import ClassVar
 
 import numpy as np
-from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
+from polyclinic.models.base import Array, Unseen, Value, frozen
 from polyclinic.models.feature_rows import records_of
 from polyclinic.models.mixtures.gaussian import CovarianceType, Mixture
-from polyclinic.models.origin import Origin
-from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
 
 
@@ -105,21 +102,3 @@ class Groups(Value):
 
     def __repr__(self) -> str:
         return f"<Groups {self.rank} by {self.method} in {self.means.shape[1]} features; {self.card.headline}>"
-
-    def arrays(self) -> dict[str, NDArray[np.generic]]:
-        return {"weights": self.weights, "means": self.means, "covariances": self.covariances}
-
-    def described(self) -> dict[str, object]:
-        return {"covariance_type": self.covariance_type, "columns": None if self.columns is None else [*self.columns]}
-
-    @classmethod
-    def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
-        columns = described["columns"]
-        return cls(
-            origin,
-            arrays["weights"],
-            arrays["means"],
-            arrays["covariances"],
-            described["covariance_type"],
-            None if columns is None else tuple(columns),
-        )

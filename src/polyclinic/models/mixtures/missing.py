@@ -67,22 +67,22 @@ def view(x: Array, patterns: Patterns, mean: Array, covariance: Array) -> View:
     >>> v.difference.tolist(), v.spread.round(2).tolist()
     ([[1.0, 0.5]], [[[0.0, 0.0], [0.0, 0.75]]])
     """
-    there, of = patterns.there, patterns.of
-    seen = there[of]
-    d = np.where(seen, x - mean, 0.0)
-    known = there.sum(1)[of] * np.log(2 * np.pi)
+    present, pattern = patterns.there, patterns.of
+    is_present = present[pattern]
+    d = np.where(is_present, x - mean, 0.0)
+    constant = present.sum(1)[pattern] * np.log(2 * np.pi)
     if covariance.ndim == 1:
-        logs = np.where(there, np.log(covariance), 0.0).sum(1)[of]
-        return View(-0.5 * (known + logs + (d * d / covariance).sum(1)), d, np.where(there, 0.0, covariance))
+        logs = np.where(present, np.log(covariance), 0.0).sum(1)[pattern]
+        return View(-0.5 * (constant + logs + (d * d / covariance).sum(1)), d, np.where(present, 0.0, covariance))
     # Missing features are given variance 1 and no company: the inverse of what is there stands alone in its block.
-    both = there[:, :, None] & there[:, None, :]
-    own = np.where(both, covariance, np.eye(len(mean)))
-    lower = np.linalg.cholesky(own)
-    logs = 2 * np.log(np.einsum("tpp->tp", lower)).sum(1)[of]
-    inverse = np.where(both, np.linalg.inv(own), 0.0)
-    weighted = np.einsum("ipq,iq->ip", inverse[of], d)
+    pairs_present = present[:, :, None] & present[:, None, :]
+    padded = np.where(pairs_present, covariance, np.eye(len(mean)))
+    lower = np.linalg.cholesky(padded)
+    logs = 2 * np.log(np.einsum("tpp->tp", lower)).sum(1)[pattern]
+    inverse = np.where(pairs_present, np.linalg.inv(padded), 0.0)
+    weighted = np.einsum("ipq,iq->ip", inverse[pattern], d)
     expected = weighted @ covariance
-    gone = ~there[:, :, None] & ~there[:, None, :]
-    spread = np.where(gone, covariance - covariance @ inverse @ covariance, 0.0)
-    density = -0.5 * (known + logs + np.einsum("ip,ip->i", weighted, d))
-    return View(density, np.where(seen, d, expected), spread)
+    pairs_missing = ~present[:, :, None] & ~present[:, None, :]
+    spread = np.where(pairs_missing, covariance - covariance @ inverse @ covariance, 0.0)
+    density = -0.5 * (constant + logs + np.einsum("ip,ip->i", weighted, d))
+    return View(density, np.where(is_present, d, expected), spread)

@@ -43,8 +43,8 @@ class Difference:
     @property
     def match(self) -> float | None:
         """Mean 1 - distance of the matched phenotypes."""
-        found = [d for d in self.pairs["distance"] if d is not None]
-        return 1.0 - float(np.mean(found)) if found else None
+        distances = [d for d in self.pairs["distance"] if d is not None]
+        return 1.0 - float(np.mean(distances)) if distances else None
 
 
 def compare(first: Learned, second: Learned) -> Difference:
@@ -58,22 +58,26 @@ def compare(first: Learned, second: Learned) -> Difference:
         return Difference(Table(["first", "second", "distance", "codes"], []), {}, settings, same)
     left, right, codes = _common(first, second)
     likeness = cosines(left, right)
-    found = match(left, right)
+    pairing = match(left, right)
     rows: list[list[object]] = [
-        [int(i), int(j), 1.0 - float(likeness[i, j]), _told(first, int(i))] for i, j in zip(found.left, found.right)
+        [int(i), int(j), 1.0 - float(likeness[i, j]), _told(first, int(i))] for i, j in zip(pairing.left, pairing.right)
     ]
     rows.sort()
-    rows += [[r, None, None, _told(first, r)] for r in range(first.rank) if r not in set(found.left.tolist())]
-    rows += [[None, r, None, _told(second, r)] for r in range(second.rank) if r not in set(found.right.tolist())]
+    rows += [[r, None, None, _told(first, r)] for r in range(first.rank) if r not in set(pairing.left.tolist())]
+    rows += [[None, r, None, _told(second, r)] for r in range(second.rank) if r not in set(pairing.right.tolist())]
     return Difference(Table(["first", "second", "distance", "codes"], rows), codes, settings, same)
 
 
 def _common(first: Phenotypes, second: Phenotypes) -> tuple[list[Array], list[Array], dict[str, tuple[int, int, int]]]:
     """Factors over the union of both models' codes; a code that one does not have weighs nothing there."""
-    mine, theirs = [a.name for a in first.axes], [a.name for a in second.axes]
-    if len(mine) != len(theirs):
-        raise ConfigError(f"models of {', '.join(mine)} and of {', '.join(theirs)} cannot be compared")
-    order = [theirs.index(n) for n in mine] if sorted(mine) == sorted(theirs) and len(set(mine)) == len(mine) else None
+    first_names, theirs = [a.name for a in first.axes], [a.name for a in second.axes]
+    if len(first_names) != len(theirs):
+        raise ConfigError(f"models of {', '.join(first_names)} and of {', '.join(theirs)} cannot be compared")
+    order = (
+        [theirs.index(n) for n in first_names]
+        if sorted(first_names) == sorted(theirs) and len(set(first_names)) == len(first_names)
+        else None
+    )
     left, right, codes = [], [], {}
     for n, (x, f) in enumerate(zip(first.axes, first.factors)):
         k = n if order is None else order[n]
@@ -87,12 +91,12 @@ def _common(first: Phenotypes, second: Phenotypes) -> tuple[list[Array], list[Ar
             continue
         union = [*x.labels, *(c for c in y.labels if c not in set(x.labels))]
         place = {c: i for i, c in enumerate(union)}
-        wide = np.zeros((len(union), g.shape[1]))
-        wide[[place[c] for c in y.labels]] = g
+        widened = np.zeros((len(union), g.shape[1]))
+        widened[[place[c] for c in y.labels]] = g
         left.append(np.concatenate([f, np.zeros((len(union) - len(f), f.shape[1]))]))
-        right.append(wide)
-        both = len(set(x.labels) & set(y.labels))
-        codes[x.name] = (both, len(x.labels) - both, len(y.labels) - both)
+        right.append(widened)
+        shared = len(set(x.labels) & set(y.labels))
+        codes[x.name] = (shared, len(x.labels) - shared, len(y.labels) - shared)
     return left, right, codes
 
 

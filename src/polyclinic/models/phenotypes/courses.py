@@ -61,7 +61,7 @@ class Courses:
     def visits(self, tensor: SparseTensor) -> Visits:
         """The patients' visits in order, weighted as they were fitted."""
         if tensor.ndim != 3:
-            raise DataError(f"a model of courses has patients, visits and codes, not {tensor.ndim} modes")
+            raise DataError(f"a model of trajectories has patients, visits and codes, not {tensor.ndim} modes")
         return by_visit(weighted(tensor, self.saturation), self.order)
 
     def found(self, tensor: SparseTensor, factors: Sequence[Array]) -> tuple[Array, Array, CourseSums]:
@@ -72,7 +72,10 @@ class Courses:
 
     def cells(self, tensor: SparseTensor) -> SparseTensor:
         """O: a row for every visit, its codes as they were fitted."""
-        return self.visits(tensor).flat(tensor.shape[3 - self.order])
+        visits = self.visits(tensor)
+        row = np.repeat(np.arange(len(visits.place)), np.diff(visits.indptr))
+        shape = (len(visits.place), tensor.shape[3 - self.order])
+        return SparseTensor(np.column_stack([row, visits.codes]), visits.values, shape)
 
     def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
         """(patients, R) memberships; patients without visits have none."""

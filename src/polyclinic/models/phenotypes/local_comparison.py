@@ -20,6 +20,7 @@ from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.models.base import Array, frozen
+from polyclinic.models.phenotypes.changed_codes import FEW, changed_codes
 from polyclinic.models.phenotypes.coverage import Coverage, modes_in_order, on_codes, patients_of
 from polyclinic.models.phenotypes.projection import LeastSquares
 from polyclinic.records.sites.site import Site
@@ -37,7 +38,6 @@ WITHIN: Final = 0.01  # the fewest columns within 1 % of the best held-out error
 STARTS: Final = 6
 SWEEPS: Final = 60
 SETTLED: Final = 1e-6
-FEW: Final = 11  # patients that must carry a phenotype before its drift says anything
 CARRIED: Final = 0.05  # of a patient's recorded activity
 LEAST: Final = 40  # patients, below which halves say nothing: then `auto` adds nothing
 
@@ -66,6 +66,8 @@ class Adapted:
         fitted anew here), ``adapted`` (shared and own).
     tried
         Own columns -> RMSE of hidden events of held-out patients of this hospital, where several were tried.
+    codes
+        Codes that changed most, the largest change first: patients before and now, and whether the model knows the code.
     """
 
     shared: Phenotypes
@@ -76,6 +78,7 @@ class Adapted:
     coverage: Coverage
     fits: dict[str, float | None]
     tried: dict[int, float]
+    codes: Table
 
     @property
     def rank(self) -> int:
@@ -98,9 +101,8 @@ class Adapted:
                 if abs(f[i, r]) > 0.01 * np.abs(f[:, r]).max()  # less is rounding, not a code of the phenotype
             ]
             drift = None if mine or np.isnan(self.drift[r]) else float(self.drift[r])
-            some = int(self.carriers[r])
-            shown = f"fewer than {FEW}" if some < FEW else str(some)
-            rows.append([r, "own" if mine else "shared", shown, drift, ", ".join(codes)])
+            few = f"fewer than {FEW}" if self.carriers[r] < FEW else str(self.carriers[r])
+            rows.append([r, "own" if mine else "shared", few, drift, ", ".join(codes)])
         return Table(["phenotype", "whose", "carriers", "drift", "codes"], rows)
 
     def __repr__(self) -> str:
@@ -118,6 +120,7 @@ def adapt(
     own: int | Literal["auto"] = "auto",
     seed: int = 0,
     min_coverage: float = 0.5,
+    before: Site | SparseTensor | None = None,
 ) -> Adapted:
     """Set a hospital beside the network that it was not part of.
 
@@ -134,6 +137,8 @@ def adapt(
         Of starts and halves.
     min_coverage
         Refused where the model can read a smaller share of the events.
+    before
+        Earlier records of this hospital, for the codes that changed most. Without them only codes unknown to the model are listed.
     """
     if own != "auto" and (not isinstance(own, int) or isinstance(own, bool) or not 0 <= own <= 100):
         raise ConfigError(f"own = {own!r} is neither 'auto' nor a number from 0 to 100")
@@ -185,6 +190,7 @@ def adapt(
             "adapted": work.fit(cells, columns),
         },
         tried,
+        changed_codes(model.axes, given, None if before is None else modes_in_order(patients_of(before), model.axes)),
     )
 
 
@@ -290,19 +296,19 @@ class _Work:
 
     def refit(self, cells: SparseTensor) -> tuple[list[Array], float]:
         """The shared factors fitted anew to this hospital, from where they are; and the fit."""
-        factors, before, norm = [np.array(f) for f in self.shared], np.inf, cells.norm_squared()
+        factors, last_goal, norm = [np.array(f) for f in self.shared], np.inf, cells.norm_squared()
         for _ in range(SWEEPS):
             a = self.place(cells, factors)
             for n in range(len(factors)):
-                everything = [a, *factors]
-                g, m = cp.gram(everything, n + 1), kernels.mttkrp(cells, everything, n + 1)
+                all_factors = [a, *factors]
+                g, m = cp.gram(all_factors, n + 1), kernels.mttkrp(cells, all_factors, n + 1)
                 factors[n] = cp.hals(factors[n], g, m, sweeps=2, nonnegative=self.nonnegative)
             goal = cp.squared_error(norm, factors[-1], g, m)
             unit, length = cp.normalise(factors)
             factors = [np.ascontiguousarray(np.where(length > 0, u, s)) for u, s in zip(unit, self.shared)]
-            if before - goal <= SETTLED * norm:
+            if last_goal - goal <= SETTLED * norm:
                 break
-            before = goal
+            last_goal = goal
         return factors, 1.0 - float(np.sqrt(self.residual(cells, factors) / norm)) if norm else 1.0
 
 

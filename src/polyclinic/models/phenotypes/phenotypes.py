@@ -182,18 +182,13 @@ class Phenotypes(Value):
     def quality(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """How well patients are explained, memberships solved anew, over the cells as they were counted.
 
-        ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells, ``fit`` = 1 - ||O - X|| / ||O||; for models of
-        counts and of yes/no also ``deviance_explained``.
+        ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells, ``fit`` = 1 - ||O - X|| / ||O||.
         """
         given = [data] if isinstance(data, SparseTensor | Site) or not isinstance(data, Sequence) else list(data)
         if not given:
             raise DataError("nothing to score: no sites given")
         full = observed = norm = cells = 0.0
         nonzeros = 0
-        further: dict[str, float] = {}
-        if isinstance(self.placing, Likely):
-            read = [on_codes(patients_of(d), self.axes, self.factors)[0] for d in given]
-            further["deviance_explained"] = self.placing.deviance_explained(read, self.factors)
         for d in given:
             t, _ = on_codes(patients_of(d), self.axes, self.factors)
             factors, t = self.placing.model(t, self.factors), self.placing.cells(t)
@@ -208,13 +203,11 @@ class Phenotypes(Value):
             "rmse_observed": float(np.sqrt(observed / max(nonzeros, 1))),
             "rmse_full": float(np.sqrt(full / max(cells, 1.0))),
             "fit": 1.0 - float(np.sqrt(full / norm)) if norm else 1.0,
-            **further,
         }
 
     def score(self, data: SparseTensor | Site | Sequence[Site], y: object = None) -> float:
-        """The fit: 1 - ||O - X|| / ||O||, or the share of deviance explained; larger is better, 1 is perfect."""
-        found = self.quality(data)
-        return found.get("deviance_explained", found["fit"])
+        """The fit, 1 - ||O - X|| / ||O||. Larger is better, 1 is perfect."""
+        return self.quality(data)["fit"]
 
     def adapt(
         self,
@@ -223,11 +216,12 @@ class Phenotypes(Value):
         own: int | Literal["auto"] = "auto",
         seed: int = 0,
         min_coverage: float = 0.5,
+        before: Site | SparseTensor | None = None,
     ) -> Adapted:
         """This hospital beside the network; see :func:`polyclinic.models.phenotypes.local_comparison.adapt`."""
         from polyclinic.models.phenotypes.local_comparison import adapt
 
-        return adapt(self, site, own=own, seed=seed, min_coverage=min_coverage)
+        return adapt(self, site, own=own, seed=seed, min_coverage=min_coverage, before=before)
 
     # ---- people
 
@@ -241,7 +235,7 @@ class Phenotypes(Value):
         return self.table()
 
     def top(self, codes: int | None = 10) -> Table:
-        """The table with at most so many codes of each mode."""
+        """The table with at most so many codes of each mode, without those whose weight is rounding."""
         rows: list[list[object]] = []
         for r in range(self.rank):
             for n, (axis, f) in enumerate(zip(self.axes, self.factors)):
@@ -249,7 +243,7 @@ class Phenotypes(Value):
                 for mode, of_mode in axis.modes(len(f)):
                     total = float(size[of_mode].sum()) or 1.0
                     order = np.asarray(of_mode)[np.argsort(-size[of_mode], kind="stable")]
-                    order = order[(self.shown[n][order, r] if self.shown else column[order] != 0.0)][:codes]
+                    order = order[(self.shown[n][order, r] if self.shown else size[order] > 1e-6 * size.max())][:codes]
                     rows += [
                         [r, mode, axis.code(i), axis.describe(i), float(column[i]), float(size[i]) / total]
                         for i in order
@@ -293,44 +287,46 @@ class Phenotypes(Value):
     def described(self) -> dict[str, object]:
         match self.placing:
             case LeastSquares(nonnegative, zeros, n0):
-                how: dict[str, object] = {"kind": "least-squares", "nonnegative": nonnegative, "zeros": zeros}
-                how |= {"saturation": n0}
+                placing: dict[str, object] = {"kind": "least-squares", "nonnegative": nonnegative, "zeros": zeros}
+                placing |= {"saturation": n0}
             case Events():
-                how = {"kind": "events", "steps": self.placing.steps}
+                placing = {"kind": "events", "steps": self.placing.steps}
             case Likely(loss):
-                how = {"kind": "likelihood", "loss": loss}
+                placing = {"kind": "likelihood", "loss": loss}
             case SideBySide():
-                how = {"kind": "side-by-side", "steps": self.placing.steps}
+                placing = {"kind": "side-by-side", "steps": self.placing.steps}
             case Courses() as p:
-                how = {"kind": "courses", "order": p.order, "coupling": p.coupling, "smooth": p.smooth}
-                how |= {"saturation": p.saturation}
+                placing = {"kind": "courses", "order": p.order, "coupling": p.coupling, "smooth": p.smooth}
+                placing |= {"saturation": p.saturation}
         axes = [{**a.to_json(), "digest": a.digest()} for a in self.axes]
-        named = {"names": list(self.names)} if any(self.names) else {}
-        return {"axes": axes, "placing": how, "stability": self.stability, **named}
+        names_given = {"names": list(self.names)} if any(self.names) else {}
+        return {"axes": axes, "placing": placing, "stability": self.stability, **names_given}
 
     @classmethod
     def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
         axes = tuple(Axis.from_json(a) for a in described["axes"])
-        wrong = [a.name for a, d in zip(axes, described["axes"]) if a.digest() != d["digest"]]
-        if wrong:
-            raise DataError(f"codes of {', '.join(wrong)} are not those that were written")
+        changed_modes = [a.name for a, d in zip(axes, described["axes"]) if a.digest() != d["digest"]]
+        if changed_modes:
+            raise DataError(f"codes of {', '.join(changed_modes)} are not those that were written")
         modes = range(1, sum(name.startswith("factor") for name in arrays) + 1)
-        how = described["placing"]
+        stored_placing = described["placing"]
         placing: Placing
-        match how["kind"]:
+        match stored_placing["kind"]:
             case "least-squares":
-                placing = LeastSquares(bool(how["nonnegative"]), how["zeros"], how["saturation"])
+                placing = LeastSquares(
+                    bool(stored_placing["nonnegative"]), stored_placing["zeros"], stored_placing["saturation"]
+                )
             case "events":
                 placing = Events(
                     arrays["place_stacked"],
                     arrays["place_prior"],
                     arrays["place_scale"],
                     arrays["place_order"],
-                    int(how["steps"]),
+                    int(stored_placing["steps"]),
                     arrays.get("place_parts"),
                 )
             case "likelihood":
-                placing = Likely(how["loss"])
+                placing = Likely(stored_placing["loss"])
             case "side-by-side":
                 placing = SideBySide(
                     arrays["place_columns"],
@@ -338,11 +334,15 @@ class Phenotypes(Value):
                     arrays["place_scale"],
                     arrays["place_order"],
                     arrays["place_weights"],
-                    int(how["steps"]),
+                    int(stored_placing["steps"]),
                 )
             case "courses":
                 placing = Courses(
-                    arrays["place_shape"], int(how["order"]), how["coupling"], how["smooth"], how["saturation"]
+                    arrays["place_shape"],
+                    int(stored_placing["order"]),
+                    stored_placing["coupling"],
+                    stored_placing["smooth"],
+                    stored_placing["saturation"],
                 )
             case other:
                 raise DataError(f"unknown way to place patients {other!r}", hint="read it with a newer polyclinic")

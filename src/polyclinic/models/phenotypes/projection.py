@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.models.base import Array, frozen
 from polyclinic.models.phenotypes.courses import Courses
-from polyclinic.tensors import cp, device
-from polyclinic.tensors.kernels.counts import Likelihood
+from polyclinic.tensors import expectation, observed_only
+from polyclinic.tensors.kernels.counts import Likelihood, place
 from polyclinic.tensors.kernels.topics import e_step
-from polyclinic.tensors.likelihood import ceiling, deviance, explained, placed
 from polyclinic.tensors.side_by_side import side_by_side
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
@@ -52,7 +51,9 @@ class LeastSquares:
 
     def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
         """(patients, R) memberships on the factors."""
-        return cp.solve_memberships(self.cells(tensor), _loose(factors), nonnegative=self.nonnegative, zeros=self.zeros)
+        return observed_only.memberships(
+            self.cells(tensor), _loose(factors), nonnegative=self.nonnegative, zeros=self.zeros
+        )
 
     def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
         """Factors of all modes, patients first, that together explain these patients."""
@@ -103,7 +104,7 @@ class Events:
 
     def expected(self, tensor: SparseTensor) -> Array:
         """(patients, K) expected events, background included, in the order of ``stacked``."""
-        share = device.memberships(tensor, *_loose([self.stacked, self.prior]), steps=self.steps)
+        share = expectation.memberships(tensor, *_loose([self.stacked, self.prior]), steps=self.steps)
         events = np.zeros(tensor.patients)
         events[tensor.rows] = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else 0.0
         out: Array = share * events[:, None]
@@ -150,22 +151,15 @@ class Likely:
 
     def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
         """(patients, R) memberships on the factors."""
-        return placed(tensor, _loose(factors), self.loss)
+        loose = _loose(factors)
+        sizes = [f.sum(0) for f in loose]
+        flat = [np.where(s > 0, f / np.where(s > 0, s, 1.0), 1.0 / len(f)) for f, s in zip(loose, sizes)]
+        scale = np.prod(sizes, axis=0)
+        return place(tensor, np.concatenate(flat), self.loss) / np.where(scale > 0, scale, 1.0)
 
     def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
         """Factors of all modes, patients first: rates (for yes/no: of the counts behind them)."""
         return [self.place(tensor, factors), *_loose(factors)]
-
-    def deviance_explained(self, tensors: Sequence[SparseTensor], factors: Sequence[Array]) -> float:
-        """1 - D / D0 over all cells of these patients, D0 of one rate for all cells."""
-        loose, value, events, top, cells = _loose(factors), 0.0, 0.0, 0.0, 0.0
-        for t in tensors:
-            best = ceiling(t, self.loss)
-            value += best - deviance(t, loose, self.loss, self.place(t, loose)) / 2
-            top += best
-            events += float(t.values.sum())
-            cells += float(np.prod([float(d) for d in t.shape]))
-        return explained(value, events, top, cells, self.loss)
 
 
 @dataclass(frozen=True, eq=False)

@@ -23,7 +23,7 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from numpy.typing import NDArray
 
 from polyclinic.errors import MessageRefused
-from polyclinic.protocol.interfaces import Step, Total
+from polyclinic.privacy.release import Step, Total
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.tensors.simd.scan import largest

@@ -22,9 +22,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import MessageRefused, ProtocolMismatch
-from polyclinic.protocol.interfaces import Message
 from polyclinic.protocol.wire.limits import weigh
-from polyclinic.tensors.io import atomic
+from polyclinic.protocol.wire.message import Message
+from polyclinic.util.atomic_files import atomic
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -118,7 +118,7 @@ def decode(data: bytes | memoryview, *, limit: int = LIMIT) -> Any:
         arrays[-1].flags.writeable = False
         at += size
     if at != len(data):
-        raise MessageRefused(f"message carries {len(data) - at} bytes that nobody announced")
+        raise MessageRefused(f"message carries {len(data) - at} bytes that were not announced")
     return _fill(header["t"], arrays, 0)
 
 

@@ -10,7 +10,7 @@ from __future__ import annotations
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.protocol.interfaces import Step
+from polyclinic.privacy.release import Step
 
 Bytes = NDArray[np.uint8]
 

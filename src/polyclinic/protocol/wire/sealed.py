@@ -30,7 +30,8 @@ from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 from numpy.typing import NDArray
 
 from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
-from polyclinic.protocol.interfaces import Message, Roster, Step, Total
+from polyclinic.privacy.release import Step, Total
+from polyclinic.protocol.wire.message import Message, Roster
 
 _LOG = logging.getLogger("polyclinic.protocol")
 _Put = Callable[[bytes | memoryview], None]
@@ -274,7 +275,7 @@ class SealedMessage:
             faults.append(f"the signing key of {me!r} does not match the key pinned in the roster")
         if faults or identity is None:
             raise ConfigError(
-                f"{me!r}, step {step.name!r}: letters cannot be signed and verified",
+                f"{me!r}, step {step.name!r}: messages cannot be signed and verified",
                 faults=faults,
                 hint="pin every party's public key in the roster (in process: envelope.introduce)",
             )
@@ -355,7 +356,7 @@ class Party:
         self.envelope = envelope
         self.me, self.roster, self.step = envelope.me, envelope.roster, envelope.step
         self._where = (self.step.round, self.step.name, self.roster.attempt)
-        self._result: Total | Literal["pending", "done", "burnt"] = "pending"
+        self._result: Total | Literal["pending", "done", "aborted"] = "pending"
 
     def handlers(self) -> Mapping[str, Callable[[str, dict[str, object]], list[Message]]]:
         """What to do with each kind of message; called with the sender and the body."""
@@ -390,6 +391,6 @@ class Party:
         self.envelope.accept(message)
         return answer
 
-    def result(self) -> Total | Literal["pending", "done", "burnt"]:
+    def result(self) -> Total | Literal["pending", "done", "aborted"]:
         """``Total``, or where this side stands."""
         return self._result

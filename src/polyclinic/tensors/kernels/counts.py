@@ -1,4 +1,4 @@
-"""Likelihood of counts and of yes/no under a CP model, over the nonzeros only: place patients, and sum what codes need.
+"""Likelihood of counts and of yes/no under a CP model, over the nonzeros only: places patients of saved models.
 
 Model: cell (i, j, k, ...) has the rate m = sum_r a_ir b_jr c_kr ..., every factor at least 0 and feature columns summing to 1,
 so that all cells of patient i together have the rate sum_r a_ir: zeros are counted without being touched.
@@ -9,7 +9,7 @@ so that all cells of patient i together have the rate sum_r a_ir: zeros are coun
 link). Log-likelihood sum over ones of log(exp(m) - 1) - sum_r a_r. The odds or logit link would need every zero cell.
 
 EM: the expected events of phenotype r in a cell are ``w a_r b_jr c_kr`` with w = x / m, or 1 / (1 - exp(-m)). Their sums over
-a patient's cells are the new memberships, their sums over all patients (codes, R) the new factors, of all modes at once.
+a patient's cells are the new memberships.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final, Literal
+from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
 from numba import njit
@@ -25,7 +25,9 @@ from numpy.typing import NDArray
 
 import polyclinic.tensors.simd.jit  # noqa: F401  (where compiled kernels are kept)
 from polyclinic.tensors.kernels.em import products, stacked_rows
-from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from polyclinic.tensors.sparse import SparseTensor
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -76,62 +78,6 @@ def _place(
         _climb(values[lo:hi], phi[: hi - lo], ones, steps, tol, out[i], spare)
 
 
-@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
-def _events(
-    indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, ones: bool, steps: int, a: Float, out: Float
-) -> float:
-    """Move ``a`` (patients, R) by EM steps, add expected events to ``out`` (codes, R); the log-likelihood comes back."""
-    rank, modes = w.shape[1], rows.shape[1]
-    longest = 0
-    for i in range(len(indptr) - 1):
-        longest = max(longest, indptr[i + 1] - indptr[i])
-    phi, spare = np.empty((longest, rank)), np.empty(rank)
-    logs = 0.0
-    for i in range(len(indptr) - 1):
-        lo, hi = indptr[i], indptr[i + 1]
-        n = hi - lo
-        own = a[i]
-        products(rows[lo:hi], w, phi[:n])
-        _climb(values[lo:hi], phi[:n], ones, steps, 0.0, own, spare)
-        for r in range(rank):
-            logs -= own[r]
-        for e in range(n):
-            mix = EPS
-            for r in range(rank):
-                phi[e, r] *= own[r]
-                mix += phi[e, r]
-            if ones:
-                gone = -np.expm1(-mix)
-                logs += mix + np.log(gone)
-                scale = 1.0 / gone
-            else:
-                logs += values[lo + e] * np.log(mix)
-                scale = values[lo + e] / mix
-            for m in range(modes):
-                row = rows[lo + e, m]
-                for r in range(rank):
-                    out[row, r] += scale * phi[e, r]
-    return logs
-
-
-@njit(nogil=True, cache=True, fastmath=_FAST)  # type: ignore[untyped-decorator]
-def _logs(indptr: Int, rows: NDArray[np.int32], values: Float, w: Float, ones: bool, a: Float) -> float:
-    rank, modes = w.shape[1], rows.shape[1]
-    logs = 0.0
-    for i in range(len(indptr) - 1):
-        for r in range(rank):
-            logs -= a[i, r]
-        for e in range(indptr[i], indptr[i + 1]):
-            mix = EPS
-            for r in range(rank):
-                p = a[i, r]
-                for m in range(modes):
-                    p *= w[rows[e, m], r]
-                mix += p
-            logs += mix + np.log(-np.expm1(-mix)) if ones else values[e] * np.log(mix)
-    return logs
-
-
 def place(
     tensor: SparseTensor,
     stacked: Float,
@@ -139,7 +85,6 @@ def place(
     *,
     steps: int = 200,
     tol: float = 1e-6,
-    start: Float | None = None,
 ) -> Float:
     """(patients, R) memberships of highest likelihood, factors held; patients without events have none.
 
@@ -151,17 +96,18 @@ def place(
         ``"poisson"`` or ``"bernoulli"``.
     steps, tol
         EM steps at most; a patient is done when a step moves no membership by more than ``tol`` of their sum.
-    start
-        (patients, R) where to begin; default: the patient's events shared out evenly.
 
     Examples
     --------
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> t = SparseTensor([[0, 0, 0], [1, 1, 0]], [4.0, 6.0], (3, 2, 1))
     >>> place(t, np.array([[1.0, 0.0], [0.0, 1.0], [1.0, 1.0]]), "poisson").round(3).tolist()
     [[4.0, 0.0], [0.0, 6.0], [0.0, 0.0]]
     """
     rows, ones = stacked_rows(tensor), loss == "bernoulli"
-    loadings = _begun(tensor, stacked.shape[1]) if start is None else np.ascontiguousarray(start[tensor.rows])
+    events = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else np.zeros(0)
+    rank = stacked.shape[1]
+    loadings = np.repeat(events[:, None] / rank, rank, axis=1)  # a patient's events are shared out evenly
 
     def work(lo: int, hi: int) -> None:
         _place(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, tol, loadings[lo:hi])
@@ -170,54 +116,6 @@ def place(
     out = np.zeros((tensor.patients, stacked.shape[1]))
     out[tensor.rows] = loadings
     return out
-
-
-def expected_events(
-    tensor: SparseTensor, stacked: Float, loss: Likelihood, patients: Float | None, *, steps: int
-) -> tuple[Float, Float, float]:
-    """One E-step: new memberships (patients, R), expected events by code and phenotype (codes, R), log-likelihood.
-
-    ``patients`` are the memberships to begin from (None: events shared out evenly). The likelihood is that of the new
-    memberships with the factors as given, without the constant.
-    """
-    rows, ones, rank = stacked_rows(tensor), loss == "bernoulli", stacked.shape[1]
-    loadings = _begun(tensor, rank) if patients is None else np.ascontiguousarray(patients[tensor.rows])
-    parts: dict[int, tuple[Float, float]] = {}
-
-    def work(lo: int, hi: int) -> None:
-        part = np.zeros(stacked.shape)
-        parts[lo] = (
-            part,
-            _events(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, loadings[lo:hi], part),
-        )
-
-    _pieces(work, len(tensor.rows))
-    total, logs = np.zeros(stacked.shape), 0.0
-    for lo in sorted(parts):
-        total += parts[lo][0]
-        logs += parts[lo][1]
-    out = np.zeros((tensor.patients, rank))
-    out[tensor.rows] = loadings
-    return out, total, logs
-
-
-def log_likelihood(tensor: SparseTensor, stacked: Float, loss: Likelihood, patients: Float) -> float:
-    """Of the patients' cells, zeros included, without the constant (sum of log x!)."""
-    rows, ones = stacked_rows(tensor), loss == "bernoulli"
-    loadings = np.ascontiguousarray(patients[tensor.rows])
-    parts: dict[int, float] = {}
-
-    def work(lo: int, hi: int) -> None:
-        parts[lo] = _logs(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, loadings[lo:hi])
-
-    _pieces(work, len(tensor.rows))
-    silent = float(np.delete(patients, tensor.rows, axis=0).sum())
-    return sum(parts[lo] for lo in sorted(parts)) - silent
-
-
-def _begun(tensor: SparseTensor, rank: int) -> Float:
-    events = np.add.reduceat(tensor.values, tensor.indptr[:-1]) if tensor.nnz else np.zeros(0)
-    return np.repeat(events[:, None] / rank, rank, axis=1)
 
 
 def _pieces(work: Callable[[int, int], object], patients: int) -> None:

@@ -18,11 +18,12 @@ from numpy.typing import NDArray
 from polyclinic.tensors.kernels import cuda_layout as layout
 from polyclinic.tensors.kernels.em import LANES, padded, stacked_rows
 from polyclinic.tensors.kernels.hals import ridged
-from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
     from cupy import RawKernel, RawModule
     from cupy import ndarray as Card  # an array on the card
+
+    from polyclinic.tensors.sparse import SparseTensor
 
 Matrix = NDArray[np.float64]
 Precision = Literal["float64", "float32"]

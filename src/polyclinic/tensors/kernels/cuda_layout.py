@@ -8,12 +8,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from types import ModuleType
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
-from numpy.typing import NDArray
 
-from polyclinic.tensors.sparse import SparseTensor
+if TYPE_CHECKING:
+    from polyclinic.tensors.sparse import SparseTensor
+from numpy.typing import NDArray
 
 CHUNK: Final = 128  # entries of one key that one group of lanes adds up
 FAN: Final = 128  # partial rows added in one go
@@ -108,6 +109,7 @@ def in_blocks(counts: Array, targets: Array, xp: ModuleType) -> Sums:
 def arrange(tensor: SparseTensor, mode: int, xp: ModuleType = np) -> Copy:
     """The copy for one mode: sorted by (tile, key), then as stored; cut into chunks of one key.
 
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> t = SparseTensor([[0, 1, 0], [0, 1, 2], [3, 0, 2]], [1.0, 2.0, 5.0], (4, 2, 3))
     >>> arrange(t, 1).chunks[:, :3].tolist()  # code 0 has one entry, code 1 has two
     [[1, 2, 1], [0, 1, 0]]

@@ -16,7 +16,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,7 +24,9 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.tensors.kernels import em_loops
 from polyclinic.tensors.kernels.em_loops import LANES, UNIT, products
-from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = ["GRID", "LANES", "UNIT", "memberships", "padded", "products", "stacked_rows", "unit_statistics"]
 
@@ -46,6 +48,7 @@ def stacked_rows(tensor: SparseTensor) -> NDArray[np.int32]:
 
     Examples
     --------
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> stacked_rows(SparseTensor([[0, 1, 2]], [4.0], (1, 2, 3))).tolist()
     [[1, 4]]
     """

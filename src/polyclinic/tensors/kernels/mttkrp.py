@@ -14,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
-from typing import Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final, TypeVar
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,7 +39,9 @@ from polyclinic.tensors.simd.rows import (
     store_part,
     zero,
 )
-from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from polyclinic.tensors.sparse import SparseTensor
 
 A = TypeVar("A")
 B = TypeVar("B")
@@ -177,6 +179,7 @@ def mttkrp(
 
     Examples
     --------
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> t = SparseTensor([[0, 1, 0]], [2.0], (1, 2, 1))
     >>> mttkrp(t, [np.ones((1, 1)), np.ones((2, 1)), np.full((1, 1), 3.0)], 1).tolist()
     [[0.0], [6.0]]
@@ -228,6 +231,7 @@ def inner(
 ) -> float:
     """<O, X>: the data times the model, summed over the nonzeros (zeros add nothing).
 
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> inner(SparseTensor([[0, 1]], [2.0], (1, 2)), [np.ones((1, 1)), np.full((2, 1), 3.0)])
     6.0
     """
@@ -254,6 +258,7 @@ def model(
 ) -> NDArray[np.float64]:
     """Model values at the nonzeros, in the order of ``tensor.values`` (or of the batch).
 
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> model(SparseTensor([[0, 1]], [2.0], (1, 2)), [np.ones((1, 1)), np.full((2, 1), 3.0)]).tolist()
     [3.0]
     """
@@ -279,6 +284,7 @@ def residuals_at(
 ) -> NDArray[np.float64]:
     """Data minus model at the nonzeros.
 
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> residuals_at(SparseTensor([[0, 1]], [2.0], (1, 2)), [np.ones((1, 1)), np.full((2, 1), 3.0)]).tolist()
     [-1.0]
     """

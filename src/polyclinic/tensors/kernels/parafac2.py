@@ -16,14 +16,16 @@ from __future__ import annotations
 import os
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
-from typing import Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numba import njit
 from numpy.typing import NDArray
 
 import polyclinic.tensors.simd.jit  # noqa: F401  (where compiled kernels are kept)
-from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from polyclinic.tensors.sparse import SparseTensor
 
 Float = NDArray[np.float64]
 Int = NDArray[np.int64]
@@ -57,12 +59,6 @@ class Visits:
     codes: Int
     values: Float
 
-    def flat(self, codes: int) -> SparseTensor:
-        """Visits x codes: a matrix with a row for every visit."""
-        visit = np.repeat(np.arange(len(self.place)), np.diff(self.indptr))
-        shape = (len(self.place), codes)
-        return SparseTensor(np.column_stack([visit, self.codes]), self.values, shape)
-
 
 @dataclass(frozen=True, eq=False)
 class CourseSums:
@@ -81,6 +77,7 @@ def visits_of(tensor: SparseTensor, order: int) -> Visits:
     A visit without any code of the other mode is not there: what is not recorded at a visit that took place cannot be told
     from a visit that did not.
 
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> t = SparseTensor([[0, 0, 1], [0, 2, 0], [2, 1, 1]], [1.0, 2.0, 3.0], (3, 3, 2))
     >>> v = visits_of(t, 1)
     >>> v.rows.tolist(), v.first.tolist(), v.place.tolist()

@@ -9,15 +9,121 @@ ahead. The shuffle is uniform and works in cache: every entry draws a bucket, th
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.core.types.containers import BaseTuple
 from numpy.typing import NDArray
 
 from polyclinic.tensors.simd.jit import kernel
+from polyclinic.tensors.simd.llvm import (
+    DOUBLE,
+    Context,
+    Emitted,
+    add_up,
+    block_at,
+    code_at,
+    fma,
+    padded_row,
+    splat,
+    wide,
+    word,
+)  # fmt: skip
+from polyclinic.tensors.simd.prefetch import ask
 from polyclinic.tensors.simd.rows import blocks, lanes, padded
-from polyclinic.tensors.simd.sgd_step import descend, prefetch
-from polyclinic.tensors.sparse import SparseTensor
+
+if TYPE_CHECKING:
+    from polyclinic.tensors.sparse import SparseTensor
+
+
+def _others(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
+    """For every mode the product of all the other modes' vectors, by prefix and suffix products."""
+    n = len(rows)
+    before, after = [*rows], [*rows]  # the ends are never read: mode 0 has nothing before it, the last nothing after
+    for k in range(1, n):
+        before[k] = rows[0] if k == 1 else builder.fmul(before[k - 1], rows[k - 1])
+        m = n - 1 - k
+        after[m] = rows[-1] if k == 1 else builder.fmul(after[m + 1], rows[m + 1])
+    middle = [builder.fmul(before[k], after[k]) for k in range(1, n - 1)]
+    return [after[0], *middle, before[-1]] if n > 1 else rows
+
+
+@word
+def descend(
+    typingctx: object, shape: BaseTuple, index: BaseTuple, factors: BaseTuple, e: types.Integer, value: types.Float, rate: types.Float, floor: types.Float, clip: BaseTuple,
+    anchors: BaseTuple, pulls: BaseTuple,
+) -> Emitted:  # fmt: skip
+    """One step of stochastic gradient descent at entry e: rows index[n][e] of every factor move, in place.
+
+    All gradients are taken at the old rows (DPFact eq. 13 and 17). ``clip`` is () or (L,): the data part of each row's
+    gradient is cut to length L (ERRATA E0.8b). ``anchors`` and ``pulls`` are () or, per FEATURE mode, the global
+    factor and the weight of the elastic pull for each of its rows (E0.6). ``floor`` is 0 or minus infinity.
+    Returns the residual model - value before the step.
+    """
+    count, modes = len(shape), len(factors)
+
+    def codegen(context: Context, builder: ir.IRBuilder, sig: object, args: Sequence[ir.Value]) -> ir.Value:
+        at = wide(context, builder, args[3], e)
+        where = [code_at(context, builder, index[n], builder.extract_value(args[1], n), at) for n in range(modes)]
+        rows = [
+            padded_row(context, builder, factors[n], builder.extract_value(args[2], n), where[n], count)
+            for n in range(modes)
+        ]
+        cut = len(clip) > 0
+        chains: list[list[ir.Value]] = [[] for _ in range(modes + 1)]
+        for k in range(count):
+            xs = [builder.load(block_at(builder, p, k), align=8) for p in rows]
+            if cut:
+                others = _others(builder, xs)
+                terms = [(xs[0], others[0]), *((o, o) for o in others)]
+            else:
+                rest = xs[1]
+                for x in xs[2:]:
+                    rest = builder.fmul(rest, x)
+                terms = [(xs[0], rest)]
+            for chain, (u, v) in zip(chains, terms):
+                if len(chain) < 4:
+                    chain.append(builder.fmul(u, v))
+                else:
+                    chain[k % 4] = fma(builder, u, v, chain[k % 4])
+        residual = builder.fsub(add_up(builder, chains[0]), args[4])
+        step = builder.fneg(builder.fmul(args[5], residual))
+        steps = [step] * modes
+        if cut:
+            bound = builder.extract_value(args[7], 0)
+            size = builder.call(builder.module.declare_intrinsic("llvm.fabs", [DOUBLE]), [residual])
+            root = builder.module.declare_intrinsic("llvm.sqrt", [DOUBLE])
+            for n in range(modes):
+                length = builder.fmul(size, builder.call(root, [add_up(builder, chains[n + 1])]))
+                short = builder.fcmp_ordered("<=", length, bound)
+                steps[n] = builder.select(short, step, builder.fmul(step, builder.fdiv(bound, length)))
+        spread = [splat(builder, s) for s in steps]
+        low = splat(builder, args[6])
+        pulled: list[tuple[ir.Value, ir.Value]] = []
+        for n in range(1, modes if len(anchors) else 0):
+            home = padded_row(context, builder, anchors[n - 1], builder.extract_value(args[8], n - 1), where[n], count)
+            weight = context.make_array(pulls[n - 1])(context, builder, builder.extract_value(args[9], n - 1))
+            strength = builder.fmul(args[5], builder.load(builder.gep(weight.data, [where[n]])))
+            pulled.append((home, splat(builder, strength)))
+        for k in range(count):
+            xs = [builder.load(block_at(builder, p, k), align=8) for p in rows]
+            for n, other in enumerate(_others(builder, xs)):
+                new = fma(builder, spread[n], other, xs[n])
+                if n and pulled:
+                    home, strength = pulled[n - 1]
+                    away = builder.fsub(builder.load(block_at(builder, home, k), align=8), xs[n])
+                    new = fma(builder, strength, away, new)
+                new = builder.select(builder.fcmp_ordered("<", new, low), low, new)
+                builder.store(new, block_at(builder, rows[n], k), align=8)
+        return residual
+
+    signature = types.float64(
+        shape, index, factors, e, types.float64, types.float64, types.float64, clip, anchors, pulls
+    )
+    return signature, codegen
+
 
 Matrix = NDArray[np.float64]
 BUCKET: Final = 16_384  # entries in a bucket: fits the second-level cache
@@ -81,7 +187,7 @@ def _epoch(shape, index, values, factors, rate, floor, clip, anchors, pulls):  #
     a = factors[0]
     for e in range(count):
         if e + np.uint64(AHEAD) < count:
-            prefetch(shape, a, np.uint64(rows[e + np.uint64(AHEAD)]))
+            ask(shape, (rows,), (a,), e + np.uint64(AHEAD))
         r = descend(shape, index, factors, e, values[e], rate, floor, clip, anchors, pulls)
         total += r * r
     return total
@@ -90,6 +196,7 @@ def _epoch(shape, index, values, factors, rate, floor, clip, anchors, pulls):  #
 def shuffle(tensor: SparseTensor, rng: np.random.Generator) -> Entries:
     """A copy of all nonzeros in random order, every order equally likely.
 
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> t = SparseTensor([[0, 1], [2, 0]], [1.0, 2.0], (3, 2))
     >>> sorted(shuffle(t, np.random.default_rng(0)).values.tolist())
     [1.0, 2.0]
@@ -177,6 +284,7 @@ def sgd_epoch(
 
     Examples
     --------
+    >>> from polyclinic.tensors.sparse import SparseTensor
     >>> t = SparseTensor([[0, 0]], [2.0], (1, 1))
     >>> (a, b), e = sgd_epoch(t, [np.ones((1, 1))] * 2, learning_rate=0.1, rng=np.random.default_rng(0))
     >>> a.tolist(), b.tolist(), e

@@ -147,6 +147,8 @@ class UnPSLCV(UnPSL):
         ``"knn"``: accuracy of k nearest neighbours; ``"pairs"``: share of held-out pairs called rightly (s >= b).
     k
         Neighbours.
+    bias, rank, inner, weighting, seed
+        As in :class:`UnPSL`.
     prefer
         ``"accuracy"`` (metrics near the Euclidean one, or sparse ones where those are better by more than two standard
         errors), or ``"few"``: of all settings within one standard error of the best the one with the fewest features,
@@ -267,7 +269,7 @@ class UnPSLCV(UnPSL):
         return [dict(zip(CANDIDATE, combination)) for combination in values]
 
     def _model(self, settings: dict[str, Any], **candidate: Any) -> UnPSL:
-        given = {k: getattr(self._choice, k) for k in ("bias", "rank", "inner", "weighting", "variant", "seed")}
+        given = {k: getattr(self._choice, k) for k in ("bias", "rank", "inner", "weighting", "seed")}
         path = {k: settings[k] for k in ("decorrelation", "penalty", "iterations")}
         return UnPSL(**{**given, **path, "tol": 0.0, **candidate})
 
@@ -348,11 +350,7 @@ class UnPSLCV(UnPSL):
                 return False
 
             _, model.history_ = model._run(problem, model._starts(problem)[0], keep)
-            yield (
-                model,
-                problem,
-                [s.metric_root.T if model._params.variant == "paper" else s.metric_root for s in states],
-            )
+            yield model, problem, [s.metric_root for s in states]
 
     def _settle(self, grid: Grid, members: NDArray[np.bool_], best: tuple[int, int], trial: Trial) -> None:
         """Fit the members on all patients and average their metrics, each of trace 1; one member stays as it is."""
@@ -369,8 +367,8 @@ class UnPSLCV(UnPSL):
         self.mean_, self.scale_ = final.mean_, final.scale_
         p = final._params
         if not (single and p.compare == "product" and p.reach == "all"):
-            W = final._calibrated(replace(shape, literal=False, pairs=trial.part(rows, "all")), W)
-        W = W if p.variant == "paper" else final._spoken(shape, W)
+            W = final._calibrated(replace(shape, pairs=trial.part(rows, "all")), W)
+        W = final._spoken(shape, W)
         self.components_, self.bias_, self.converged_ = self._told(canonical(W).T), p.bias, False
         self.n_iter_, self.objective_ = best[1] + 1, self.history_[-1]["objective"]
 

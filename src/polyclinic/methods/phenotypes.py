@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 import numpy as np
@@ -15,11 +15,12 @@ from polyclinic.methods.dpem.params import DPEMParams
 from polyclinic.methods.dpem.state import DPEMPrivate, DPEMPublic
 from polyclinic.methods.estimators.factorization import FittedFactorization
 from polyclinic.methods.rounds.step_size import Conditions, conditions, rate_at
-from polyclinic.methods.starts.choice import Start, Started, StartedParams, StartedPublic
-from polyclinic.methods.starts.pairs import warn_of_low_rank
+from polyclinic.methods.starts.choice import WEAK, Started, StartedParams, StartedPublic
+from polyclinic.methods.starts.directions import warn_of_low_rank
+from polyclinic.methods.starts.saved import StartModel
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.methods.topics import method as topics
-from polyclinic.models.phenotypes.projection import Events, Likely, Placing, SideBySide
+from polyclinic.models.phenotypes.projection import Events, Placing, SideBySide
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Pri
 from polyclinic.protocol.outcome import Outcome
@@ -31,6 +32,39 @@ from polyclinic.tensors.weighting import weighted
 
 SP = TypeVar("SP", bound=StartedParams)
 SPub = TypeVar("SPub", bound=StartedPublic)
+
+
+@dataclass(frozen=True)
+class Start:
+    """How a fit started (``model.start_``).
+
+    Parameters
+    ----------
+    kind
+        ``"gram"``, ``"random"`` or ``"model"``.
+    reason
+        Why not the Gram, where it was asked for.
+    cells
+        Cells of the Gram whose second moments over all patients were shown; 0 without.
+    confirmed
+        Directions in which codes occur together that two halves of the patients confirm; None: not looked for.
+    gain
+        Share of the explained energy that the first sweep after the start gained.
+    searched
+        The Gram found little, and a search by a wide start followed.
+    """
+
+    kind: str
+    reason: str = ""
+    cells: int = 0
+    confirmed: int | None = None
+    gain: float | None = None
+    searched: bool = False
+
+    @property
+    def weak(self) -> bool | None:
+        """Whether the structure is weak: the start found little of what the first sweep then explained, or of what the cells show."""
+        return None if self.gain is None or self.kind != "gram" else self.searched or self.gain > WEAK
 
 
 class FittedStarted(FittedFactorization[SP, SPub, Pri], Started[SP, SPub, Pri]):
@@ -45,7 +79,7 @@ class FittedStarted(FittedFactorization[SP, SPub, Pri], Started[SP, SPub, Pri]):
     def _runs(self, sites: Sequence[Site]) -> int:
         """One, where the starts are tried on the Gram or a model is given; else as many as asked for."""
         p = self.params
-        if isinstance(p.start, tuple):
+        if isinstance(p.start, StartModel):
             return 1
         if p.n_starts == 1 or p.start != "gram" or self.starter.hindrance() or any(s.tensor is None for s in sites):
             return p.n_starts
@@ -60,18 +94,29 @@ class FittedStarted(FittedFactorization[SP, SPub, Pri], Started[SP, SPub, Pri]):
             begun.kind,
             "" if gram or begun.reason == "asked for" else begun.reason,
             self.starter.gram(outcome.public.shape).cells if gram else 0,
-            begun.proposed or None,
+            None if begun.confirmed < 0 else begun.confirmed,
             outcome.public.gain,
             gram and begun.sweep > 0,
         )
+        warn_of_low_rank(self.params.rank, begun.confirmed)
 
 
 class TRIP(FittedStarted[trip.TRIPParams, trip.TRIPPublic, trip.TRIPPrivate], trip.TRIP):
-    """Phenotypes that all hospitals agree on, by consensus ADMM; close to pooling the data, without pooling it.
+    """Fit one set of phenotypes for all hospitals by consensus ADMM.
 
-    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), with few patients from more random
-    columns than are asked for, else at random with a warm-up, and
-    ends when two rounds in a row (three after a random start) change the explained energy by less than ``tol`` (known one round late).
+    The result is close to CP on pooled data. Each site solves for its own copy of the factors, and a sum of the copies gives
+    the consensus. The start is a hashed co-occurrence matrix where there are enough patients, otherwise an over-complete or
+    random start (see ``start_``). The fit stops when two rounds in a row (three after a random start) change the explained
+    sum of squares by less than ``tol``.
+
+    See Also
+    --------
+    SumALS : the same objective by exact sums, in fewer rounds of larger messages.
+    Topics : the model for records with any number of modes side by side.
+
+    References
+    ----------
+    Kim, Sun, Yu, Jiang. Federated Tensor Factorization for Computational Phenotyping. KDD 2017.
 
     Examples
     --------
@@ -84,15 +129,21 @@ class TRIP(FittedStarted[trip.TRIPParams, trip.TRIPPublic, trip.TRIPPrivate], tr
 
 
 class SumALS(FittedStarted[sumals.SumALSParams, sumals.SumPublic, sumals.SumPrivate], sumals.SumALS):
-    """Exactly pooled least squares by sums: the baseline to beat in rounds, at the price of R x R more numbers a mode.
+    """Fit CP by alternating least squares from sums over the sites, as on pooled data.
 
-    With ``loss="poisson"`` (counts) or ``"bernoulli"`` (yes/no) the likelihood is climbed instead, one sum a round
-    (:mod:`polyclinic.methods.rounds.losses`), and ``score`` is the share of the deviance that is explained.
+    Every update of a mode is one sum, so a round costs R x R more numbers a mode than TRIP and fewer rounds are needed. The
+    start is a hashed co-occurrence matrix where there are enough patients, otherwise an over-complete or random start (see
+    ``start_``). The fit stops when an ALS iteration (two after a random start) gains less than ``tol`` of the explained sum of
+    squares. With packed sums it stops when the next iteration is expected to gain less than ``tol``.
 
-    It starts from the Gram of hashed cells where that may be taken (``start_`` says so), with few patients from more random
-    columns than are asked for, else at random with a warm-up, and
-    ends when a sweep (two after a random start) gains less than ``tol`` of the explained energy. Packed sums tell at the end of a sweep
-    what it gained; they end when the next one is expected to gain less than ``tol``.
+    See Also
+    --------
+    CPALS : the same on pooled data.
+    TRIP : the consensus method of the literature.
+
+    References
+    ----------
+    Kolda, Bader. Tensor Decompositions and Applications. SIAM Review 51(3), 2009.
 
     Examples
     --------
@@ -102,19 +153,24 @@ class SumALS(FittedStarted[sumals.SumALSParams, sumals.SumPublic, sumals.SumPriv
     3
     """
 
-    def _publish(self, outcome: Outcome) -> None:
-        super()._publish(outcome)
-        if self.params.loss != "squares":
-            self.saturation_ = None  # it weighed the start only
-
-    def _placing(self) -> Placing:
-        return super()._placing() if self.params.loss == "squares" else Likely(self.params.loss)
-
 
 class LocalTF(FittedFactorization[localtf.LocalParams, localtf.LocalPublic, localtf.LocalPrivate], localtf.LocalTF):
-    """Phenotypes by averaging: hospitals learn alone for a while, meet, average, and go on from the average.
+    """Fit phenotypes by local SGD: sites take ``local_passes`` passes alone, then continue from the average of their factors.
 
-    ``tol`` is the relative change of the squared error met during a pass (observed: over all cells; missing: over nonzeros).
+    Several sites start from the codes that occur together (as :class:`Topics` does), if at least ten codes have 20 patients
+    each. One site and the paper variant start at random.
+
+    ``tol`` is the relative change of the squared error during a pass, over all cells (``zeros="observed"``) or over the
+    nonzeros (``"missing"``).
+
+    See Also
+    --------
+    DPFact : elastic averaging, which lets a site keep phenotypes of its own.
+    DistributedSGD : the baseline that communicates after every pass.
+
+    References
+    ----------
+    Pan. Communication Efficient Distributed Tensor Factorization based on Local SGD for Collaborative Health Data Analysis.
 
     Examples
     --------
@@ -138,11 +194,31 @@ class LocalTF(FittedFactorization[localtf.LocalParams, localtf.LocalPublic, loca
 
 
 class DistributedSGD(LocalTF, localtf.DistributedSGD):
-    """Distributed SGD: communication after every pass; LocalTF with ``local_passes=1``."""
+    """Fit phenotypes by distributed SGD: LocalTF with communication after every pass (``local_passes=1``).
+
+    See Also
+    --------
+    LocalTF : several passes between two communications.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
+    >>> pc.DistributedSGD(rank=4, rounds=3, seed=0).fit(sites).traffic_.rounds
+    3
+    """
 
 
 class DPFact(LocalTF, dpfact.DPFact):
-    """Phenotypes by elastic averaging, with phenotypes of a site's own.
+    """Fit phenotypes by elastic averaging SGD: sites are drawn to a shared model and may keep phenotypes of their own.
+
+    See Also
+    --------
+    LocalTF : plain averaging.
+
+    References
+    ----------
+    Ma, Zhang, Lou, Ho, Xiong, Jiang. Privacy-Preserving Tensor Factorization for Collaborative Health Data Analysis. CIKM 2019.
 
     Examples
     --------
@@ -156,22 +232,30 @@ class DPFact(LocalTF, dpfact.DPFact):
 
 
 class DPEM(FittedFactorization[DPEMParams, DPEMPublic, DPEMPrivate], dpem.DPEM):
-    """Phenotypes that say nothing about any one patient: differential privacy for whole patients, by EM on noisy sums.
+    """Fit phenotypes with patient-level differential privacy, by EM on noisy sums.
 
-    With ``privacy=pc.Privacy(epsilon, delta)`` everything that leaves a hospital is paid for; without it this is plain
-    EM. Under ``aggregation="masked"`` the noise is added once, under ``"plain"`` by every site (more noise by the root
-    of the number of sites). Memberships are expected numbers of events and stay at the hospital.
+    With ``privacy=pc.Privacy(epsilon, delta)`` every release of a hospital is charged to its ledger. Without it this is EM.
+    With ``aggregation="masked"`` the noise is added once for all sites. With ``"plain"`` every site adds all of it, so the
+    noise grows with the root of the number of sites. Memberships are expected numbers of events and stay at the hospital.
 
     Attributes
     ----------
     shown_
-        Per mode (I_n, R), True for the codes that the known noise does not explain; ``phenotypes_`` lists only these.
+        Per mode (I_n, R), True for the codes that the known noise does not explain. ``phenotypes_`` lists only these.
     background_
-        Per mode (I_n,), what everybody has.
+        Per mode (I_n,), the distribution of codes over all patients.
     privacy_
-        The card; with a ``prior`` its own epsilon is in it (a patient of both studies has the sum of both).
+        The privacy card. With a ``prior`` it includes the epsilon of the prior (a patient of both studies has the sum).
     too_little_data_
-        The public rule spent the whole budget on the marginals; the one "phenotype" is the background.
+        The public rule spent the whole budget on the marginals, and the one component is the background.
+
+    See Also
+    --------
+    Topics : the same family of models without noise.
+
+    References
+    ----------
+    Park, Foulds, Chaudhuri, Welling. DP-EM: Differentially Private Expectation Maximization. AISTATS 2017.
 
     Examples
     --------
@@ -213,10 +297,10 @@ class DPEM(FittedFactorization[DPEMParams, DPEMPublic, DPEMPrivate], dpem.DPEM):
 
 
 class Topics(FittedFactorization[topics.TopicsParams, topics.TopicsPublic, topics.TopicsPrivate], topics.Topics):
-    """Phenotypes from records: mixtures of codes, the modes side by side, any number of modes.
+    """Fit phenotypes from records: every patient is a mixture of phenotypes, every phenotype a distribution of codes per mode.
 
-    Rank and start come from one sum of codes that occur together. Memberships are expected numbers of damped events and
-    stay at the hospital.
+    The modes stand side by side, so any number of modes works, also one. Rank and start come from one summed co-occurrence
+    matrix. Memberships are expected numbers of log-damped events and stay at the hospital.
 
     Attributes
     ----------
@@ -224,6 +308,15 @@ class Topics(FittedFactorization[topics.TopicsParams, topics.TopicsPublic, topic
         Directions in which codes occur together that two halves of the patients confirm. A rank below it gives a warning.
     guided_
         Column of ``factors_`` of every guide.
+
+    See Also
+    --------
+    DPEM : the same family with differential privacy.
+    TRIP : for tensors of true pairs.
+
+    References
+    ----------
+    Blei, Ng, Jordan. Latent Dirichlet Allocation. Journal of Machine Learning Research 3, 2003.
 
     Examples
     --------
@@ -244,7 +337,7 @@ class Topics(FittedFactorization[topics.TopicsParams, topics.TopicsPublic, topic
         self.confirmed_ = self._public.pairs.confirmed
         self.guided_ = {g: int(np.flatnonzero(self.order_ == r)[0]) for r, g in enumerate(self.params.guides or {})}
         self._scale = np.prod([np.linalg.norm(f, axis=0) for f in self._public.factors], axis=0)
-        warn_of_low_rank(self.params.rank, self._public.pairs)
+        warn_of_low_rank(self.params.rank, self.confirmed_)
 
     def _placing(self) -> SideBySide:
         return self.placer(self._public, self._scale, self.order_)
@@ -253,18 +346,22 @@ class Topics(FittedFactorization[topics.TopicsParams, topics.TopicsPublic, topic
 class PARAFAC2(
     FittedFactorization[parafac2.PARAFAC2Params, parafac2.CoursePublic, parafac2.CoursePrivate], parafac2.PARAFAC2
 ):
-    """Phenotypes with a course: what comes after what, for patients with different numbers of visits.
+    """Fit phenotypes with a trajectory over time, for patients with different numbers of visits.
 
     Give sites whose tensor has a mode of visits in order (``pc.from_frame(..., time=...)``) or of relative time
-    (``[time] bins``), and one mode of codes. ``factors_`` are the mean courses and the codes; every patient's own course
-    is in ``courses_`` and never leaves. The start is random and public, with flat courses.
+    (``[time] bins``), and one mode of codes. ``factors_`` are the mean trajectories and the codes. The trajectory of a patient
+    is in ``courses_`` and stays at the hospital. The start is random and public, with flat trajectories.
 
     Attributes
     ----------
     courses_
-        Site -> (visits, R) courses of its patients, visit by visit.
+        Site -> (visits, R) trajectories of its patients, visit by visit.
     visits_
         Site -> (visits, 2) patient and position on the ordered axis of every row of ``courses_``.
+
+    References
+    ----------
+    Kiers, ten Berge, Bro. PARAFAC2 - Part I. A Direct Fitting Algorithm for the PARAFAC2 Model. Journal of Chemometrics 13, 1999.
 
     Examples
     --------
@@ -290,8 +387,9 @@ class LocalModel(
     FittedFactorization[local_model.LocalModelParams, local_model.AlonePublic, local_model.AlonePrivate],
     local_model.LocalModel,
 ):
-    """What hospitals find alone: CPALS at each site, columns matched by the Hungarian method to the site with the most
-    nonzeros (TRIP's pivot), averaged once with equal weights, as in the TRIP paper.
+    """Fit CPALS at each site alone and average the matched components once, the local baseline of the TRIP paper.
+
+    Components are matched by the Hungarian method to the site with the most nonzeros and averaged with equal weights.
 
     Examples
     --------
