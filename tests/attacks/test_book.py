@@ -66,7 +66,7 @@ def test_studies_at_once_never_exceed_a_limit(tmp_path: Path, tries: int) -> Non
         assert ledger.tally.epsilon(1e-6) <= 1.0 + 1e-9, "spent and set aside"
 
 
-def test_two_studies_that_do_not_fit_together_one_is_refused_and_nothing_burnt(tmp_path: Path) -> None:
+def test_two_studies_that_do_not_fit_together_one_is_refused_and_nothing_aborted(tmp_path: Path) -> None:
     """Row 29: two of 5.5 under a limit of 8."""
     path, policy = tmp_path / "l.jsonl", Policy(max_epsilon_total=8.0)
     first = ReleaseGate("n", policy=policy, ledger=Ledger(path), run="order-1")
@@ -256,49 +256,6 @@ def test_an_export_is_verified_offline_with_the_public_key_alone(tmp_path: Path)
     assert verify_lines(value["lines"][:3] + value["lines"][4:], value["key"])
 
 
-def test_lines_of_version_1_are_read_for_ever(tmp_path: Path) -> None:
-    import hashlib
-
-    lines, previous = [], "0" * 64
-    for n in range(3):
-        body = {
-            "number": n,
-            "time": "2025-01-01T00:00:00Z",
-            "site": "north",
-            "kind": "charge",
-            "previous": previous,
-            "charge": {
-                "study": "icu",
-                "method": "dpem",
-                "round": n,
-                "step": "statistics",
-                "attempt": 0,
-                "adjacency": "patient",
-                "formal": True,
-                "cohort": "all",
-                "event": {"kind": "discrete-gaussian", "multiplier": 10.0, "sd": 5000.0, "count": 1},
-                "details": {"scalars": 4, "noise": "exact"},
-            },
-        }
-        previous = hashlib.sha256(canonical(body)).hexdigest()
-        lines.append(canonical({**body, "hash": previous}) + b"\n")
-    path = tmp_path / "l.jsonl"
-    path.write_bytes(b"".join(lines))
-    path.with_name("l.jsonl.head").write_text(json.dumps({"count": 3, "hash": previous}))
-    ledger = Ledger(path)
-    assert ledger.verify() == ()
-    assert ledger.charges()[0].scalars == 4
-    before = ledger.epsilon(1e-6)
-    ledger.charge(charge(3))
-    again = Ledger(path)
-    assert again.verify() == ()
-    assert [e.v for e in again.entries] == [1, 1, 1, 2, 2]
-    assert again.epsilon(1e-6) > before
-    data = path.read_bytes().splitlines(keepends=True)
-    path.write_bytes(b"".join([*data[:2], data[2].replace(b"5000.0", b"9000.0"), *data[3:]]))
-    assert again.verify()
-
-
 def test_a_line_of_a_newer_version_is_kept_and_one_with_a_cost_is_infinite(tmp_path: Path) -> None:
     ledger = book(tmp_path)
     before = ledger.epsilon(1e-6)
@@ -385,7 +342,7 @@ def _at_once(path: Path, processes: int) -> int:
     return int(written)
 
 
-@pytest.mark.parametrize("count", [3_000, pytest.param(100_000, marks=pytest.mark.slow)])
+@pytest.mark.parametrize("count", [600, pytest.param(100_000, marks=pytest.mark.slow)])
 def test_a_long_ledger_is_opened_charged_by_several_processes_and_verified(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, count: int
 ) -> None:

@@ -15,9 +15,9 @@ import pytest
 from tests.attacks.hostile_world import World, files
 
 from polyclinic.errors import MessageRefused, PolyclinicError
-from polyclinic.methods.estimators.phenotypes import TRIP
+from polyclinic.methods.phenotypes import TRIP
+from polyclinic.node.admission import membership
 from polyclinic.node.admission.admission import doubts
-from polyclinic.node.enrolment import membership
 from polyclinic.node.enrolment.folders import SiteFolder, private, write_json
 from polyclinic.node.flare.worker import Worker
 from polyclinic.node.signed_study import read_order

@@ -10,7 +10,7 @@ from tests.attacks.test_names_of_public_codes import MARK, RARE, _rewrite, _tap
 from tests.node import test_flare_halves as halves
 
 from polyclinic.errors import PeerLost, ProtocolMismatch
-from polyclinic.methods.estimators.phenotypes import SumALS
+from polyclinic.methods.phenotypes import SumALS
 from polyclinic.protocol.interfaces import Step
 
 SECRETS = 'cohort = "women of ward {}"\n'
@@ -47,7 +47,9 @@ def search(world: halves.World, sent: list[bytes]) -> None:
         assert not [b for b in kept if word in b], f"{word!r} is at the coordinator"
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    "name", [pytest.param(n, marks=pytest.mark.slow) if n in ("dpem subspace", "sumals masked") else n for n in STUDIES]
+)
 def test_no_word_of_a_hospital_leaves_it(world: halves.World, monkeypatch: pytest.MonkeyPatch, name: str) -> None:
     method, tail = STUDIES[name]
     sent: list[bytes] = []

@@ -147,7 +147,8 @@ def test_unknown_run_is_not_found(tmp_path: Path) -> None:
 
     (tmp_path / "r").mkdir()
     (tmp_path / "r" / "study.json").write_text("{}")
-    client = TestClient(create_app(tmp_path), base_url="http://127.0.0.1:8765", raise_server_exceptions=False)
+    app, cookie = create_app(tmp_path, token="t" * 24), {"polyclinic": "t" * 24}
+    client = TestClient(app, base_url="http://127.0.0.1:8765", cookies=cookie, raise_server_exceptions=False)
     for id in ("x", "%00", "../r", "r/..", "r%2f..%2fr"):
-        for path in (f"/api/events?id={id}", f"/api/run?id={id}", f"/report?id={id}", f"/api/compare?a={id}&b={id}"):
+        for path in (f"/api/events?id={id}", f"/api/run?id={id}", f"/report?id={id}"):
             assert client.get(path).status_code == 404, path

@@ -5,19 +5,27 @@ Each attack succeeded once, on 103ad43.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from datetime import date, timedelta
 from pathlib import Path
+from threading import Event
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
 from tests.attacks.transcript_rig import EVENT, Records, Row, Transcript, arrays, visit, visits
+from tests.ingested import fast_pulse
 
 import polyclinic as pc
-from polyclinic.node.coordinator import site_registry
-from polyclinic.node.enrolment import membership
+from polyclinic.errors import MessageRefused
+from polyclinic.node.admission import membership
+from polyclinic.node.flare.worker import Worker
+from polyclinic.node.messages import Busy, OutOfDate
+from polyclinic.node.signed_study import read_order
 from polyclinic.node.site.worker import SiteStudy
 
+__all__ = ["fast_pulse"]
 pytestmark = pytest.mark.attack
 
 FOUR = ("a", "b", "c", "d")
@@ -28,13 +36,6 @@ SUMALS = 'name = "sumals"\nrank = 1\nrounds = 1\naggregation = "{}"'
 LATENT = 'name = "latentclass"\nn_components = 2\naggregation = "masked"\n'
 FIRST_HIV = '[cohort]\nfirst = {diagnosis = ["DIHIV"]}\n'
 SECRET_DAY = date(2023, 5, 17)
-
-
-@pytest.fixture(autouse=True)
-def fast_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Signs of life come faster than over a network."""
-    monkeypatch.setattr(site_registry, "EVERY", 0.1)
-    monkeypatch.setattr(site_registry, "GRACE", 3.0)
 
 
 def one_with_hiv(root: Path, sites: tuple[str, ...], **rules: str) -> Records:
@@ -51,6 +52,7 @@ def words_of_days(world: Records, start: date, end: date) -> dict[str, tuple[str
     return Transcript(world, world.order(f"from-{start}-to-{end}", DPEM, data=data, tail=tail)).words()
 
 
+@pytest.mark.nobody
 def test_transcript_of_a_formal_study_does_not_tell_when_a_patient_was_seen(tmp_path: Path) -> None:
     world = one_with_hiv(tmp_path, THREE)
     low, high = SECRET_DAY - timedelta(5), SECRET_DAY + timedelta(2)
@@ -63,6 +65,7 @@ def test_transcript_of_a_formal_study_does_not_tell_when_a_patient_was_seen(tmp_
     assert len({word for words in heard for word in words.values()}) == 1
 
 
+@pytest.mark.nobody
 def test_transcript_after_consent_does_not_tell_who_has_a_patient(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -165,6 +168,15 @@ def test_transcript_of_an_exact_study_does_not_show_one_hospitals_part(tmp_path:
     assert truth not in parts, parts[:2]
 
 
+def test_transcript_of_formal_studies_costs_no_more_than_one_where_the_owner_sets_no_limit(tmp_path: Path) -> None:
+    world = Records(tmp_path, {n: {"events": visits(n, 20)} for n in THREE}, policy="")
+    data, words = world.tensor("s", DRUGS, DIAGNOSES), []
+    for name in ("one", "two"):
+        order = world.order(name, DPEM, data=data, tail="[privacy]\nepsilon = 15.0\n")
+        words.append({word for word, _ in Transcript(world, order).words().values()})
+    assert words == [{"ready"}, {"refused"}]
+
+
 PEOPLE = """[people]
 outcome = "label"
 age = {}
@@ -194,29 +206,68 @@ def aged(root: Path, policy: str = "") -> Records:
     return Records(root, tables, policy=policy)
 
 
-def findings_by_age(world: Records, name: str, bands: list[float]) -> Transcript:
-    """An exact study with a table of its carriers by age."""
+def findings(world: Records, name: str, people: str, *, said: bool = True) -> Transcript:
+    """An exact study with tables of its carriers. It may leave out to say so: [people] is evaluated by default."""
     drugs = ["ART", *(f"P{k}R{i}" for k in (0, 1) for i in range(3))]
     diagnoses = ["HIV1", "HIV2", *(f"P{k}D{i}" for k in (0, 1) for i in range(3))]
     method = 'name = "sumals"\nrank = 3\nrounds = 8\naggregation = "masked"'
-    data, tail = world.tensor("s", drugs, diagnoses), PEOPLE.format(bands)
-    return Transcript(world, world.order(name, method, "replicate = 0\ndeadline = 20\n", data=data, tail=tail))
+    data = world.tensor("s", drugs, diagnoses)
+    order = world.order(name, method, "replicate = 0\ndeadline = 20\n", data=data, tail=people)
+    silent = {section: rule for section, rule in order.study.items() if section != "evaluate"}
+    return Transcript(world, order if said else world.forged(order, study=silent))
 
 
-def test_transcript_of_exact_findings_does_not_tell_a_patients_phenotypes(tmp_path: Path) -> None:
-    outcome = findings_by_age(aged(tmp_path), "narrow", [20, 37, 37.2, 37.3, 90]).outcome()
+@pytest.mark.parametrize("said", [True, False])
+def test_transcript_of_exact_findings_does_not_tell_a_patients_phenotypes(tmp_path: Path, said: bool) -> None:
+    study = findings(aged(tmp_path), "narrow", PEOPLE.format([20, 37, 37.2, 37.3, 90]), said=said)
+    assert set(study.words().values()) == {("refused", "declined")}
+
+
+def test_transcript_of_exact_findings_does_not_tell_the_phenotypes_of_a_patient_who_is_named(tmp_path: Path) -> None:
+    people = '[people]\ncolumns = {patient_id = ["a7"]}\n[evaluate]\nwhat = ["carriers", "people"]\n'
+    outcome = findings(aged(tmp_path), "named", people).outcome()
     if outcome is None:
         return  # refused
-    fitted, table = outcome.public.inner.first.q0, outcome.public.inner.second.q1
-    hiv = int(fitted.factors[0][0].argmax())  # ART is the first of the drugs
-    by_age = table.counts[0]  # the last row is everybody
-    assert not ((by_age[-1] == 1) & (by_age[hiv] == 1)).any(), by_age
+    by_id = outcome.public.inner.second.q1.counts[0]
+    assert not by_id[:, 0].any(), by_id
+
+
+def test_transcript_of_exact_findings_does_not_tell_the_phenotypes_of_who_has_a_rare_outcome(tmp_path: Path) -> None:
+    people = '[people]\noutcome = "positive"\n[evaluate]\nwhat = ["carriers", "outcome"]\n'
+    world = aged(tmp_path)
+    for site in THREE:
+        rows = [f"{site}{p},{int((site, p) == ('a', 7))}" for p in range(60)]
+        (tmp_path / site / "labels.csv").write_text("\n".join(["patient_id,positive", *rows]))
+        node = world.sites[site].node_path
+        node.write_text(node.read_text().replace("[policy]", 'columns = {label = "positive"}\n[policy]'))
+        world.sites[site] = type(world.sites[site]).of(node)
+    study = findings(world, "rare", people)
+    assert {stage for stage, _ in study.words().values()} == {"ready"}
+    labels = [s.context.site.labels for s in study.sites.values()]
+    assert not sum(np.nansum(of) for of in labels if of is not None), labels
+
+
+def test_transcript_of_exact_findings_does_not_tell_the_phenotypes_of_one_day(tmp_path: Path) -> None:
+    curve = 'survival = {time = "age", event = "label", grid = "1d", until = "100d"}'
+    people = f'[people]\noutcome = "label"\n{curve}\n[evaluate]\nwhat = ["carriers", "survival"]\n'
+    outcome = findings(aged(tmp_path), "day", people).outcome()
+    if outcome is None:
+        return  # refused
+    leaving = outcome.public.inner.second.q1.table[-1, 0].sum(-1)
+    assert not ((leaving > 0) & (leaving < 11)).any(), leaving
 
 
 def test_transcript_of_exact_findings_ends_after_the_owners_number_of_orders(tmp_path: Path) -> None:
     world = aged(tmp_path, "max_exact = 1\ncuts = [20, 30, 31, 90]")
-    ran = [findings_by_age(world, f"again-{band}", [20, band, 90]).outcome() is not None for band in (30, 31)]
+    ran = [findings(world, f"again-{band}", PEOPLE.format([20, band, 90])).outcome() is not None for band in (30, 31)]
     assert ran == [True, False]
+
+
+def test_transcript_of_a_study_has_no_act_that_an_owner_did_not_name(tmp_path: Path) -> None:
+    world = aged(tmp_path, 'methods = ["sumals"]')
+    people = '[people]\noutcome = "label"\n'
+    words = {said: findings(world, f"said-{said}".lower(), people, said=said).words() for said in (True, False)}
+    assert {word for of in words.values() for word in of.values()} == {("refused", "declined")}
 
 
 def published(events: int) -> Any:
@@ -255,3 +306,40 @@ def test_transcript_of_a_published_table_does_not_give_a_hidden_count_by_its_rat
     printed = table.rows[hidden][ratio]
     candidates = [k for k in range(1, 11) if published(k).effects.rows[hidden][ratio] == printed]
     assert candidates != [4], printed
+
+
+def test_transcript_of_a_formal_study_comes_at_public_times_that_no_order_shortens(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    world = Records(tmp_path, {n: {"events": visits(n, 20)} for n in THREE}, policy="max_epsilon_total = 1.0")
+    order = world.order("pace", DPEM, data=world.tensor("s", DRUGS, DIAGNOSES), tail="[privacy]\nepsilon = 0.1\n")
+    with pytest.raises(MessageRefused):
+        read_order(
+            world.forged(order, study={**order.study, "study": {**order.study["study"], "pace": "fast"}}).encode(),
+            world.key.public,
+        )
+    slept: list[float] = []
+    meanwhile: list[Callable[[], object]] = []
+
+    def sleep(seconds: float) -> None:
+        slept.append(seconds)
+        for act in meanwhile:
+            act()
+
+    clock = SimpleNamespace(monotonic=lambda: 7.0, sleep=sleep)
+    monkeypatch.setattr("polyclinic.node.admission.admission.time", clock)
+    monkeypatch.setattr("polyclinic.node.flare.worker.time", clock)
+    worker = Worker(order, world.sites["a"], lambda to, data: None)
+    worker.loaded.result(120)
+    assert (order.pace, order.reading, slept, worker.study.stage) == (0.0, 0.0, [60.0], "ready")
+    meanwhile.append(lambda: worker._tasks["quick"].result(120))
+    assert worker._run("quick", lambda: OutOfDate(7)) == OutOfDate(7)
+    meanwhile.clear()
+    finished = Event()
+
+    def slow() -> OutOfDate:
+        finished.wait(120)
+        return OutOfDate(8)
+
+    assert (worker._run("slow", slow), slept) == (Busy(), [60.0, 5.0, 5.0])
+    finished.set()

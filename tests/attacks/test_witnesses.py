@@ -66,7 +66,7 @@ def test_a_site_put_back_as_a_whole_is_told_by_its_peers(world: World, tmp_path:
         run(world, "third")
     assert len(ledger_of(world.sites["north"].node).charges()) == charged, "nothing left, nothing was charged"
     log = world.sites["north"].events.read_text()
-    assert "others know more of this book than it has" in log
+    assert "others know more lines than this ledger has" in log
     assert "cut or put back" in log
     assert witness_of(world.sites["north"].node).about("north"), "kept for `ledger recover`"
 

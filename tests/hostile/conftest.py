@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-
 import pytest
 from tests.attacks.hostile_world import World
-from tests.ingested import reading_once
+from tests.ingested import fast_pulse, read_once
 
 from polyclinic.node.enrolment.folders import SiteFolder
+
+__all__ = ["fast_pulse", "read_once", "shared"]
 
 
 @pytest.fixture(scope="session")
@@ -19,18 +19,3 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> World:
         site.node_path.write_text(site.node_path.read_text().replace("min_sites = 3", "min_sites = 2"))
     made.sites = {n: SiteFolder.of(s.node_path) for n, s in made.sites.items()}
     return made
-
-
-@pytest.fixture(autouse=True)
-def fast_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
-    from polyclinic.node.coordinator import site_registry as attendance
-
-    monkeypatch.setattr(attendance, "EVERY", 0.1)
-    monkeypatch.setattr(attendance, "GRACE", 3.0)
-
-
-@pytest.fixture(scope="module", autouse=True)
-def read_once() -> Iterator[None]:
-    """The same records are read once for all studies of them."""
-    with reading_once():
-        yield

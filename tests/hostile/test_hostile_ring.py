@@ -81,7 +81,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
     return World(tmp_path_factory.mktemp("ring"))
 
 
-@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("seed", [0, *(pytest.param(s, marks=pytest.mark.slow) for s in (1, 2))])
 def test_letters_that_a_neighbour_falsifies_move_no_code_and_show_none(world: World, seed: int) -> None:
     path = hospitals.study(world.root / "studies", f"ring-{seed}", TRIP, head="deadline = 2\n", data=RING)
     study = Study.read(path)

@@ -9,7 +9,7 @@ import pytest
 from tests.attacks.hostile_world import World
 from tests.hostile.plain_world import Halves
 
-from polyclinic.errors import PeerLost, SumBurnt
+from polyclinic.errors import PeerLost, SumAborted
 from polyclinic.node.coordinator import coordinator as driver
 from polyclinic.node.enrolment.folders import SiteFolder
 from polyclinic.privacy.gate.owner_rules import ledger_of
@@ -51,7 +51,7 @@ def test_an_owners_floor_of_sites_is_held_against_every_sum(tmp_path: Path, monk
     east.node_path.write_text(east.node_path.read_text().replace("min_sites = 3", "min_sites = 4"))
     world.sites["east"] = SiteFolder.of(east.node_path)
     before = len(ledger_of(east.node).charges())
-    with pytest.raises((PeerLost, SumBurnt)):
+    with pytest.raises((PeerLost, SumAborted)):
         short("four")
     assert made[-1].conductor.releases == []  # nothing was opened
     assert (

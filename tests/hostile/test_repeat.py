@@ -10,11 +10,13 @@ import hospitals
 import numpy as np
 import pytest
 from tests.attacks.hostile_world import World
+from tests.enrolled import enrolled
 from tests.hostile.plain_world import Halves
 from tests.hostile.spans import few
 
 from polyclinic.errors import PolicyRefusal, PolyclinicError
-from polyclinic.node.enrolment.folders import write_json
+from polyclinic.node.admission import membership
+from polyclinic.node.enrolment.folders import CoordinatorFolder, read_json, write_json
 from polyclinic.node.refusals import SENTENCES
 from polyclinic.node.signed_study import StudyOrder
 from polyclinic.privacy.gate.owner_rules import ledger_of
@@ -239,6 +241,19 @@ def test_a_network_grows_by_three_or_by_one_whose_owner_agrees(
     for i, of in enumerate(lists):
         tally.add(Counted(f"o{i}", "all", tuple(of)))
     assert (Policy().repeat_faults(tally, new, "all", willing) == []) == taken
+
+
+def test_only_a_sites_own_signature_makes_it_willing(tmp_path: Path) -> None:
+    nodes = {n: hospitals.hospital(tmp_path / n, n, patients=2) for n in FOUR}
+    nodes["west"].write_text(nodes["west"].read_text().replace("[keys]\n", "[keys]\nwilling = true\n"))
+    coordinator = CoordinatorFolder(tmp_path / "coordinator")
+    sites = enrolled(coordinator, nodes, port=9011)
+    assert [sorted(read_json(s.willing)) for s in sites.values()] == [["west"]] * 4
+    roster = read_json(coordinator.path / "roster.json")
+    signed = roster["willing"]["west"]
+    for forged in (dict.fromkeys(FOUR, signed), {"north": "00"}, {"north": coordinator.identity().sign(b"").hex()}, 7):
+        membership.pin(sites["east"], {**roster, "willing": forged})
+        assert "north" not in read_json(sites["east"].willing)
 
 
 def test_it_agrees_with_ranks_and_takes_five_hundred_sites() -> None:

@@ -16,7 +16,7 @@ from tests.hostile.plain_world import Halves
 from tests.hostile.spans import few
 
 from polyclinic.aggregation.promise import Promises
-from polyclinic.errors import MessageRefused, PeerLost, SumBurnt
+from polyclinic.errors import MessageRefused, PeerLost, SumAborted
 from polyclinic.node.coordinator import coordinator as driver
 from polyclinic.node.messages import Deliver, SumRequest, seal_ask, tree_of
 from polyclinic.node.signed_study import COORDINATOR
@@ -111,7 +111,7 @@ def attacked(world: World, name: str, method: str, seed: int, head: str = "", ta
         return out
 
     halves.ask = ask  # type: ignore[method-assign]
-    with suppress(PeerLost, SumBurnt):  # whoever has the coordinator's key can always stop a study
+    with suppress(PeerLost, SumAborted):  # whoever has the coordinator's key can always stop a study
         halves.run()
     return evil
 
@@ -135,10 +135,10 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> World:
 
 @pytest.mark.parametrize(("method", "tail"), [(TRIP, ""), (DPEM, PAID)], ids=["exact", "paid"])
 def test_a_sum_taken_again_over_others_opens_nothing_new(world: World, method: Any, tail: Any) -> None:
-    evil = [attacked(world, f"again-{seed}-{len(tail)}", method, seed, tail=tail) for seed in range(3)]
-    assert sum(e.tried for e in evil) >= 24
+    evil = [attacked(world, f"again-{seed}-{len(tail)}", method, seed, tail=tail) for seed in range(2)]
+    assert sum(e.tried for e in evil) >= 16
     assert any(e.opened for e in evil)  # the attack is a real one: some of its own sums do open
-    assert [subtracted(e) for e in evil] == [[], [], []]
+    assert [subtracted(e) for e in evil] == [[], []]
 
 
 @pytest.mark.slow

@@ -13,7 +13,16 @@ import numpy as np
 import pytest
 
 from polyclinic.errors import ConfigError, PolicyRefusal
-from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded, calibrate, epsilon, gaussian_mu
+from polyclinic.privacy.accounting.accountant import FINE as CURVE
+from polyclinic.privacy.accounting.accountant import (
+    DiscreteGaussian,
+    Gaussian,
+    Unbounded,
+    _foreign,
+    calibrate,
+    epsilon,
+    gaussian_mu,
+)
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.accounting.noise_grid import EXACT, FINE, LEAST, event_of, noise_scale
@@ -21,6 +30,7 @@ from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.gate.outbox import Outbox
 from polyclinic.privacy.gate.release_store import ReleaseStore, bytes_digest, release_digest
+from polyclinic.privacy.gate.review import in_words
 from polyclinic.privacy.ledger.balance import Account, Balance
 from polyclinic.privacy.ledger.entries import Approve, CloseLine, Gap, Reserve
 from polyclinic.privacy.ledger.ledger import Ledger
@@ -422,3 +432,20 @@ def test_a_reservation_without_an_end_does_not_end() -> None:
     tally = Balance()
     tally.add(Reserve("o", "icu", events=(Gaussian(10.0),)))
     assert tally.open["o"].left(1e12) == pytest.approx(0.01)
+
+
+def test_a_step_in_words_says_who_sees_it_and_whom_its_noise_covers() -> None:
+    own = "who sees it: the coordinator: your own values, by themselves"
+    for more, gathered, covers in (
+        ({}, False, "what one patient can move"),
+        ({"adjacency": "entry"}, False, "what one entry can move"),
+        ({"how": "gather"}, True, "what one patient can move"),
+    ):
+        lines = in_words(step(**more), 1.0, facts_of("masked"), MethodFacts())
+        assert (own in lines) == gathered
+        assert covers in lines[-1]
+
+
+def test_a_grid_that_is_just_fine_enough_has_the_curve_of_the_continuous_noise() -> None:
+    at, below = (_foreign(DiscreteGaussian(5.0, sd=sd)) for sd in (CURVE, CURVE - 1))
+    assert at == _foreign(Gaussian(5.0)) != below

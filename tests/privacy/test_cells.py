@@ -9,8 +9,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+import polyclinic as pc
 from polyclinic.errors import DataError
+from polyclinic.node.admission.admission import _without_rare_values
 from polyclinic.privacy.small_cells import effective_contributors, suppress
+from polyclinic.records.sites.people import People
 
 
 def test_small_cells_and_what_gives_them_away_are_hidden() -> None:
@@ -51,3 +54,25 @@ def test_a_phenotype_of_one_patient_has_one_contributor() -> None:
     w = np.ones((100, 2))
     w[1:, 1] = 1e-9
     assert effective_contributors(w) == pytest.approx([100, 1])
+
+
+@pytest.mark.parametrize(
+    ("values", "kept"),
+    [
+        ("a" * 20 + "b" * 12 + "c" * 3, "a" * 20),  # three alone would be the unknown: the next smallest goes with them
+        ("a" * 20 + "c" * 3, ""),
+        ("a" * 20 + "c" * 3 + "d" * 8, "a" * 20),
+        ("a" * 20 + "b" * 12, "a" * 20 + "b" * 12),
+    ],
+)
+def test_values_of_few_patients_are_unknown_in_an_exact_study(values: str, kept: str) -> None:
+    texts, numbers = np.array([*values]), np.array([float(ord(v)) for v in values])
+    site = pc.Site("a", None, np.zeros((len(values), 1)), people=People({"t": texts, "n": numbers, "age": numbers}))
+    people = _without_rare_values(site, 11, (97, 98, 99, 100, 101)).people  # bands of one year
+    assert people is not None
+    assert "".join(people.columns["t"].tolist()) == kept
+    known = people.columns["n"].astype(float)
+    assert known[np.isfinite(known)].tolist() == [float(ord(v)) for v in kept]
+    assert np.array_equal(people.columns["age"].astype(float), known, equal_nan=True)
+    wide = _without_rare_values(site, 11, (0, 200)).people
+    assert wide is not None and wide.columns["age"].tolist() == numbers.tolist()

@@ -3,14 +3,20 @@
 from __future__ import annotations
 
 import json
+import os
+import pwd
 from pathlib import Path
 
 import numpy as np
 import pytest
+from tests.gates import door_of
 
 from polyclinic.cli import main
+from polyclinic.config import Node
 from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
 from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.gate.outbox import Outbox
+from polyclinic.privacy.gate.owner_rules import outbox_of
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.privacy.release import Contribution, Step
@@ -107,19 +113,19 @@ def test_the_owner_reads_and_approves(capsys: pytest.CaptureFixture[str], tmp_pa
     with pytest.raises(Exception, match="waits"):
         door.release(step, Contribution({"x": np.ones(3)}))
     box = tmp_path / "outbox"
-    found = json.loads(run(capsys, "ledger", "pending", box, "--json")[1])["releases"]
-    id = found[0]["id"]
-    values = json.loads(run(capsys, "ledger", "read", box, id, "--json")[1])["arrays"]["x"]
-    assert run(capsys, "ledger", "approve", box, id, "--by", "officer")[0] == 0
+    (waiting,) = Outbox(box).all()
+    id = waiting.id
+    file = tmp_path / "node.toml"
+    file.write_text(f'[site]\nname = "north"\nfolder = "{tmp_path}"\n[source]\nkind = "files"\nevents = "e.csv"\n')
+    assert outbox_of(Node.read(file)) == box
+    values = json.loads(run(capsys, "ledger", "read", file, id, "--json")[1])["arrays"]["x"]
+    assert run(capsys, "site", "review", "--node", file, "--accept", id)[0] == 0
     assert door.release(step, Contribution({"x": np.ones(3)})).arrays["x"].tolist() == values
-    assert run(capsys, "ledger", "approve", box, id, "--by", "officer", "--reject")[0] == 4
-    assert run(capsys, "ledger", "approve", box, "nothing", "--by", "officer")[0] == 2
+    assert Outbox(box).get(id).decided_by == pwd.getpwuid(os.getuid()).pw_name
+    assert run(capsys, "site", "review", "--node", file, "--accept", "nothing")[0] == 2
 
 
 def test_a_node_file_names_its_ledger(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
-    from polyclinic.config import Node
-    from polyclinic.privacy.gate.owner_rules import door_of
-
     file = tmp_path / "node.toml"
     file.write_text('[site]\nname = "north"\n[source]\nkind = "files"\nevents = "e.csv"\n')
     step = Step(1, "statistics", {"x": (3,)}, bound=9.0, sensitivity=1.0, multiplier=10.0)
@@ -127,7 +133,6 @@ def test_a_node_file_names_its_ledger(capsys: pytest.CaptureFixture[str], tmp_pa
     code, out, _ = run(capsys, "ledger", "show", file, "--json")
     assert code == 0
     assert json.loads(out)["ledgers"][0]["studies"][0]["study"] == "icu"
-    assert run(capsys, "ledger", "pending", file)[0] == 0
 
 
 def test_audit_command_passes_dpem(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:

@@ -9,14 +9,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from tests.gates import door_of
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, PolicyRefusal
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
+from polyclinic.privacy.gate.data_source import Claim, Register, places_of, state_folder
 from polyclinic.privacy.gate.gate import ReleaseGate
-from polyclinic.privacy.gate.owner_rules import door_of, ledger_of
-from polyclinic.privacy.ledger.data_source import Claim, Register, places_of, state_folder
+from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.privacy.policy.policy import Policy, StudyRequest
 
 LIMIT = {"max_epsilon_total": 1.0}

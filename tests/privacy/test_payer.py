@@ -274,6 +274,10 @@ def test_a_list_of_sites_is_written_once_and_not_without_rules(tmp_path: Path) -
     assert book.count == 0
     for sites in (["a", "b", "c", "d"], ["d", "c", "b", "a"]):
         payer.counts("o", sites, (), "what", write=True)
+    for write in (False, True):  # the difference of the two sums is the part of d
+        with pytest.raises(PolicyRefusal, match="the sum over a, b, c") as refused:
+            payer.counts("p", ["a", "b", "c"], (), "the sum over a, b, c", write=write)
+        assert refused.value.faults
     assert [(e.body.order, e.body.sites) for e in book.entries if isinstance(e.body, Counted)] == [
         ("o", ("a", "b", "c", "d"))
     ]

@@ -17,9 +17,9 @@ from polyclinic.privacy.accounting.accountant import Gaussian, epsilon
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.card.card import make_card
 from polyclinic.privacy.card.release_history import ReleaseHistory
+from polyclinic.privacy.card.study_extract import StudyExtract
 from polyclinic.privacy.facts import MethodFacts
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.privacy.release import Release, Step
 
 FACTS = MethodFacts(formal=True)
@@ -60,12 +60,6 @@ def test_it_travels_whole_and_tells_nothing_but_what_is_public() -> None:
     assert b"ward 7" not in text
     assert b"r0" not in text
     assert len({e.hash for e in back.entries()}) == 4
-
-
-def test_a_file_of_an_earlier_version_is_read() -> None:
-    made = book("north")
-    packed = made.pack()
-    assert StudyExtract.read(packed[:64] + zlib.compress(packed[64:])) == made
 
 
 @pytest.mark.parametrize("n", range(3))

@@ -17,8 +17,7 @@ from polyclinic.privacy.accounting.accountant import Gaussian, Unbounded
 from polyclinic.privacy.ledger.ledger import Charge, Ledger
 from polyclinic.privacy.ledger.recovery import recover, what_is_left
 from polyclinic.privacy.ledger.rollback_check import Relay, RollbackCheck, Seen
-from polyclinic.privacy.ledger.signed_head import LedgerKey, SignedHead, vouch_words
-from polyclinic.privacy.ledger.witness import Known, Witness
+from polyclinic.privacy.ledger.signed_head import Known, LedgerKey, SignedHead, Witness, vouch_words
 
 NAMES = ("east", "north", "south")
 
@@ -149,7 +148,7 @@ def test_a_damaged_book_is_found_before_anything_leaves(witnessed: Any, tmp_path
     second = Round(witnessed, tmp_path)
     second.gossip()
     second.take("east", "south")
-    with pytest.raises(LedgerError, match="no release may leave"):
+    with pytest.raises(LedgerError, match="releases are blocked"):
         second.take("north")
     assert not [k for k in Witness(tmp_path / "coordinator.json").about("north") if k.head.count < 6], (
         "what was not checked is not shown"
@@ -261,8 +260,8 @@ def test_a_coordinator_flags_a_shorter_book_and_a_rewritten_one(witnessed: Any, 
     relay = Relay("o", {n: p.public for n, p in witnessed.items()}, keep)
     told = relay.heard("north", json.dumps({"known": [Known(other, known.proof).plain()]}).encode())
     assert any("rewritten" in t for t in told)
-    assert Witness(keep.path).forked("north"), "it is kept, with both heads as the proof"
-    assert {known.head.hash, "ee" * 32} <= {k.head.hash for k in Witness(keep.path).about("north")}
+    heads = {k.head.hash for k in Witness(keep.path).about("north")}
+    assert {known.head.hash, "ee" * 32} <= heads, "it is kept, with both heads as the proof"
 
 
 def _another_book(p: Party, n: int) -> Known:
@@ -285,7 +284,7 @@ def test_new_books_do_not_push_out_a_head_that_was_kept(witnessed: Any, tmp_path
     p.charge(1)
     second = Round(witnessed, tmp_path)
     second.gossip()
-    with pytest.raises(LedgerError, match="no release may leave"):
+    with pytest.raises(LedgerError, match="releases are blocked"):
         second.take("north")
 
 

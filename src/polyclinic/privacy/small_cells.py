@@ -77,13 +77,15 @@ def hide_given_away(
     >>> hide_given_away([["a", 40, 1.5], ["b", None, 0.2], ["c", 20, 1.1]], 1, [0], 64)
     [['a', 40, 1.5], ['b', None, None], ['c', None, None]]
     """
-    hidden = [i for i, row in enumerate(rows) if row[count] is None]
-    shown = sorted((int(str(row[count])), i) for i, row in enumerate(rows) if row[count] is not None)
+    hidden = {i for i, row in enumerate(rows) if row[count] is None}
+    numbers = {i: int(str(row[count])) for i, row in enumerate(rows) if i not in hidden}
     # zeros say nothing by being hidden: they go last
-    shown = [x for x in shown if x[0]] + [x for x in shown if not x[0]]
-    while hidden and shown and (len(hidden) == 1 or 0 < total - sum(n for n, _ in shown) < minimum):
-        hidden.append(shown.pop(0)[1])
-    return [[x if i not in hidden or at in keeps else None for at, x in enumerate(row)] for i, row in enumerate(rows)]
+    for i in sorted(numbers, key=lambda i: (numbers[i] == 0, numbers[i], i)):
+        rest = total - sum(n for j, n in numbers.items() if j not in hidden)
+        if not hidden or (len(hidden) > 1 and not 0 < rest < minimum):
+            break
+        hidden.add(i)
+    return [[x if at in keeps or i not in hidden else None for at, x in enumerate(r)] for i, r in enumerate(rows)]
 
 
 def effective_contributors(weights: ArrayLike) -> NDArray[np.float64]:

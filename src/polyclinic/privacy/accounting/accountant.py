@@ -17,14 +17,13 @@ from typing import TYPE_CHECKING, Any, Final
 import numpy as np
 
 from polyclinic.errors import ConfigError, LedgerError
+from polyclinic.privacy.accounting.budget import MOST
 
 if TYPE_CHECKING:
     from dp_accounting import DpEvent
 
 # grid units of noise from which the discrete Gaussian's curve is the continuous one (a test checks)
 FINE: Final = 1000.0
-
-MOST: Final = 1e9  # no noise worth the name belongs to a larger epsilon, and the curve's tails are lost in float64
 
 
 @dataclass(frozen=True)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Literal
+import warnings
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from polyclinic.errors import ConfigError
-from polyclinic.privacy.accounting.accountant import MOST
+
+MOST: Final = 1e9  # no noise worth the name belongs to a larger epsilon, and the curve's tails are lost in float64
+WEAK: Final = 20  # an epsilon above it gets a warning
 
 
 class Privacy(BaseModel):
@@ -40,3 +43,9 @@ class Privacy(BaseModel):
         except ValidationError as e:
             faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']} (got {f['input']!r})" for f in e.errors()]
             raise ConfigError("this privacy cannot be asked for", faults=faults) from None
+        if epsilon > WEAK:
+            warnings.warn(
+                f"epsilon {epsilon:g} is above {WEAK}: the bound on what an attacker learns about a patient is weak. Usual values are 0.5 to 10",
+                UserWarning,
+                stacklevel=2,
+            )

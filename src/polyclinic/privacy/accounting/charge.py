@@ -4,15 +4,13 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import dataclass, field, fields
 from functools import cache
 from typing import Any, ClassVar, Final, Literal
 
-import numpy as np
-
 from polyclinic.errors import LedgerError
 from polyclinic.privacy.accounting import accountant
-from polyclinic.privacy.accounting.accountant import DiscreteGaussian, Event
+from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.facts import PLAIN, AggregatorFacts
 from polyclinic.privacy.release import Adjacency, Step
 
@@ -37,8 +35,6 @@ class Charge:
         Where the noise came from, its size in the total, this site's part of its variance, the grid it was drawn on.
     release, bytes
         Name of the stored release, and the digest of the values that left.
-    details
-        Of lines that version 1 wrote.
     """
 
     kind: ClassVar[str] = "charge"
@@ -51,7 +47,6 @@ class Charge:
     adjacency: Adjacency = "patient"
     formal: bool = True
     cohort: str = "all"
-    details: Mapping[str, Any] = field(default_factory=dict)
     site: str = ""
     run: str = ""
     number: int = -1
@@ -87,7 +82,7 @@ class Charge:
     @property
     def scalars(self) -> int:
         """How many numbers left."""
-        return sum(math.prod(s) for s in self.shapes.values()) if self.shapes else int(self.details.get("scalars", 0))
+        return sum(math.prod(s) for s in self.shapes.values())
 
 
 _FIELDS: Final = frozenset(f.name for f in fields(Charge))
@@ -110,25 +105,6 @@ def events_for(charges: Iterable[Charge], adjacency: Adjacency) -> list[Event]:
     return out
 
 
-def sum_of_discrete(event: DiscreteGaussian, share: float, numbers: int) -> Event:
-    """What a sum of shares on a coarse grid cost, as lines of version 1 have it (``event.sd``: of one share, in grid steps).
-
-    The sum of n discrete Gaussians of parameter s is no discrete Gaussian. With ``tau = 10 sum_{k<n} exp(-2 pi^2 s^2 k/(k+1))``
-    it is (e^2/2)-zCDP for ``e = min(sqrt(1/m^2 + tau d/2), 1/m + tau sqrt(d))``, d the numbers released and m the multiplier of
-    the total (Kairouz, Liu and Steinke 2021, proposition 14). One share: theorem 4 of Canonne, Kamath and Steinke (2020).
-    """
-    n = round(1 / share) if 0 < share <= 1 else 0
-    if n == 1 or event.sd >= accountant.FINE:
-        return event
-    if n < 1 or numbers < 1:
-        return accountant.Unbounded(event.count)
-    k = np.arange(1, n)
-    tau = 10 * float(np.exp(-2 * math.pi**2 * event.sd**2 * k / (k + 1)).sum())
-    mu = 1 / event.multiplier
-    square = min(mu**2 + tau * numbers / 2, (mu + tau * math.sqrt(numbers)) ** 2)
-    return accountant.ZCDP(square / 2, event.count)
-
-
 def event_from(value: Mapping[str, Any]) -> Event:
     """The event of a line; one of a newer version cannot be added up here, so it has no bound."""
     try:
@@ -142,7 +118,6 @@ def plain(charge: Charge) -> dict[str, object]:
     value = {f.name: getattr(charge, f.name) for f in fields(charge)}
     value |= {
         "event": accountant.to_json(charge.event),
-        "details": dict(charge.details),
         "by": {f.name: getattr(charge.by, f.name) for f in fields(charge.by)} | {"saw": dict(charge.by.saw)},
         "shapes": {k: list(v) for k, v in charge.shapes.items()},
         "versions": dict(charge.versions),
@@ -153,18 +128,14 @@ def plain(charge: Charge) -> dict[str, object]:
 
 
 def charge_from(value: Mapping[str, Any]) -> Charge:
-    """Inverse of :func:`plain`, for lines of every version."""
+    """Inverse of :func:`plain`."""
     values = {k: v for k, v in value.items() if k in _FIELDS}
     values["event"] = event_from(values["event"])
     if "by" in values:
         values["by"] = AggregatorFacts(**values["by"])
     if "shapes" in values:
         values["shapes"] = {k: tuple(v) for k, v in values["shapes"].items()}
-    charge = Charge(**values)
-    if isinstance(charge.event, DiscreteGaussian):
-        share = float(charge.details.get("share", charge.share))
-        return replace(charge, event=sum_of_discrete(charge.event, share, charge.scalars))
-    return charge
+    return Charge(**values)
 
 
 @cache

@@ -129,7 +129,7 @@ class Card:
             ("added by", self.aggregation),
             ("books", self.books),
             ("agreement", self.agreement),
-            *[("but", r) for r in self.reasons],
+            *[("limitation", r) for r in self.reasons],
             *[("assumption", a) for a in self.assumptions],
             *[(f"{who} saw", what) for who, what in self.saw.items()],
             *[("known attack", a) for a in self.attacks],
@@ -269,10 +269,7 @@ UNPROVEN: Final[tuple[tuple[Callable[[_Evidence], list[str]], str], ...]] = (
     ),
     (
         lambda e: e.axes("data"),
-        (
-            "the list of codes of {} was taken from the data, which itself tells who has a rare code; use a public list, or "
-            "pay for noisy counts (privacy.vocabulary)"
-        ),
+        "the list of codes of {} was taken from the data, which itself tells who has a rare code; use a public list",
     ),
     (
         lambda e: [] if e.happened.vocabulary else e.axes("paid"),
@@ -290,10 +287,15 @@ def _assumptions(e: _Evidence) -> list[str]:
     """What a patient-level bound rests on."""
     sites = max(c.sites_per_patient for c in e.paid)
     general = [
-        f"one patient is at no more than {sites} site{'s' if sites > 1 else ''}",
+        f"one patient is at no more than {sites} site{'s' if sites > 1 else ''}: {e.happened.overlap or 'assumed'}",
         "rounds, rank and stopping depend on public or released values only",
         "sites follow the protocol; each adds its share of the noise",
     ]
+    if e.happened.signed is not None:
+        general += [
+            "when an answer comes is covered only to the study's public pace ([study] pace, reading)",
+            "SQL of an owner decides on each patient alone; CSV files close their quotation marks",
+        ]
     pooled = "no more sites pool what they see than the roster allows; keys stay at their sites"
     return general if e.each else [*general, pooled]
 
@@ -338,7 +340,7 @@ def _without_noise(card: Card, sums: Sequence[AggregatorFacts], asked: Privacy |
             assumptions=("every site has at least one honest neighbour; masks are fresh in every sum",),
         )
     if sums and all(s.reveals == "total" and s.topology == "star" for s in sums):
-        reasons.append("the coordinator sees sums only; what the sums themselves reveal is not bounded")
+        reasons.append("the coordinator sees sums only. What the sums themselves reveal is not bounded")
     reasons += [s.pooled for s in sums if s.pooled]
     return replace(card, reasons=(*reasons, *card.reasons))
 

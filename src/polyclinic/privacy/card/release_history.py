@@ -11,8 +11,8 @@ from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
 from polyclinic.privacy.accounting.noise_grid import event_of
+from polyclinic.privacy.card.study_extract import StudyExtract
 from polyclinic.privacy.ledger.entries import Entry
-from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.privacy.release import Release
 from polyclinic.tensors.axis import Axis
 
@@ -75,6 +75,7 @@ class ReleaseHistory:
     unsigned: tuple[str, ...] = ()  # sites that did not: of them what every site books is counted
     differ: tuple[str, ...] = ()  # sites whose signed book lacks a sum that they took part in
     certified: Certified | None = None  # between hosts: who signed the end
+    overlap: str = ""  # how it is known at how many sites a patient is; empty: assumed
 
     def with_starts(self, others: Sequence[ReleaseHistory]) -> ReleaseHistory:
         """Of a run that was chosen among several starts: all of them were released."""
@@ -125,6 +126,7 @@ class ReleaseHistory:
         books: Sequence[StudyExtract] = (),
         sites: Sequence[str] = (),
         certified: Certified | None = None,
+        overlap: str = "",
     ) -> ReleaseHistory:
         """Collect the ledgers' own lines; between hosts what each site signed of its ledger (``books``).
 
@@ -139,6 +141,8 @@ class ReleaseHistory:
         if all(c.step == VOCABULARY for c in lines):
             hashes = []
             lines += [c for r in releases for c in _expected(method, r, noise)]
+        if stated := sum(b.elsewhere is not None for b in books):
+            overlap = f"stated by {stated} of {max(len(sites), len(books))} owners"
         unsigned, differ = set[str](), set[str]()
         for site, release in _not_booked(releases, books, sites):
             (differ if site in _signers(books) else unsigned).add(site)
@@ -155,6 +159,7 @@ class ReleaseHistory:
             unsigned=tuple(sorted(unsigned)),
             differ=tuple(sorted(differ)),
             certified=certified,
+            overlap=overlap,
         )
 
 

@@ -9,9 +9,10 @@ from __future__ import annotations
 import hashlib
 import json
 import math
-import zlib
+from base64 import b64decode
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import Any, Final, get_args
 
 from polyclinic.errors import MessageRefused
@@ -21,7 +22,7 @@ from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.signed_head import signed_by
 from polyclinic.privacy.release import Adjacency
 
-LIMIT: Final = 64 * 2**20  # bytes of one book's lines, unpacked
+LIMIT: Final = 64 * 2**20  # bytes of one book's lines
 AT: Final = ("round", "number", "attempt")
 
 
@@ -37,17 +38,22 @@ class StudyExtract:
         As they stand in the book, without what is nobody else's business.
     signature
         Of the site's identity.
+    elsewhere
+        At how many other hospitals one of its patients may be, as the owner states; None: not stated.
     """
 
     site: str
     order: str
     lines: tuple[Charge, ...]
     signature: bytes = b""
+    elsewhere: int | None = None
 
     @classmethod
-    def of(cls, ledger: Ledger, site: str, order: str, sign: Callable[[bytes], bytes]) -> StudyExtract:
+    def of(
+        cls, ledger: Ledger, site: str, order: str, sign: Callable[[bytes], bytes], elsewhere: int | None = None
+    ) -> StudyExtract:
         """What a book says of an order, signed."""
-        bare = cls(site, order, tuple(_public(c) for c in ledger.charges() if c.run == order))
+        bare = cls(site, order, tuple(_public(c) for c in ledger.charges() if c.run == order), elsewhere=elsewhere)
         return replace(bare, signature=sign(bare._words()))
 
     def _words(self) -> bytes:
@@ -58,7 +64,8 @@ class StudyExtract:
         for c in self.lines:
             value = {k: v for k, v in plain(c).items() if k not in AT}
             groups.setdefault(json.dumps(value, sort_keys=True), []).append([c.round, c.number, c.attempt])
-        return json.dumps([self.site, self.order, [[json.loads(k), v] for k, v in groups.items()]]).encode()
+        text = [self.site, self.order, [[json.loads(k), v] for k, v in groups.items()]]
+        return json.dumps(text if self.elsewhere is None else [*text, self.elsewhere]).encode()
 
     def holds(self, key: bytes) -> bool:
         """Whether the site signed it, about itself and this order."""
@@ -74,19 +81,15 @@ class StudyExtract:
     def read(cls, data: bytes) -> StudyExtract:
         """Inverse of :meth:`pack`."""
         try:
-            text = data[64:]
-            if text[:1] == b"x":  # as files of earlier versions have it
-                reader = zlib.decompressobj()
-                text = reader.decompress(text, LIMIT)
-                if reader.unconsumed_tail:
-                    raise ValueError(f"more than {LIMIT} bytes")
-            if len(text) > LIMIT:
+            if len(data) > LIMIT:
                 raise ValueError(f"more than {LIMIT} bytes")
-            site, order, groups = json.loads(text)
+            site, order, groups, *stated = json.loads(data[64:])
+            if stated and (type(stated[0]) is not int or stated[0] not in range(2**20) or len(stated) > 1):
+                raise ValueError("a statement about other hospitals that cannot be")
             lines = [_line(value, at) for value, many in groups for at in many]
-        except (zlib.error, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as e:
-            raise MessageRefused(f"a site's book of a study cannot be read ({type(e).__name__})") from None
-        return cls(str(site), str(order), tuple(lines), data[:64])
+        except (ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError) as e:
+            raise MessageRefused(f"a site's ledger of a study cannot be read ({type(e).__name__})") from None
+        return cls(str(site), str(order), tuple(lines), data[:64], stated[0] if stated else None)
 
     def entries(self) -> tuple[Entry, ...]:
         """As lines of a book, each with a name of its own."""
@@ -95,6 +98,16 @@ class StudyExtract:
             Entry(n, "", self.site, c, "", hashlib.sha256(f"{mark} {n}".encode()).hexdigest())
             for n, c in enumerate(self.lines)
         )
+
+    @classmethod
+    def in_folder(cls, folder: Path) -> tuple[StudyExtract, ...]:
+        """The signed extracts of a run between hosts that hold."""
+        path = folder / "books.json"
+        if not path.exists():
+            return ()
+        value = json.loads(path.read_text(encoding="utf-8"))
+        keys = {s: bytes.fromhex(k) for s, k in value["keys"].items()}
+        return cls.several({s: b64decode(b) for s, b in value["books"].items()}, keys, str(value["order"]))
 
     @classmethod
     def several(cls, packed: Mapping[str, bytes], keys: Mapping[str, bytes], order: str) -> tuple[StudyExtract, ...]:
@@ -112,7 +125,7 @@ class StudyExtract:
 
 
 def _public(c: Charge) -> Charge:
-    return replace(c, cohort="all", details={}, release="", bytes="", versions={})
+    return replace(c, cohort="all", release="", bytes="", versions={})
 
 
 def _line(value: Mapping[str, Any], at: Iterable[int]) -> Charge:

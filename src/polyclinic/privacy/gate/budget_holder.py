@@ -12,8 +12,8 @@ from polyclinic.errors import ListRefusal
 from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.gate.data_source import Register
 from polyclinic.privacy.ledger.balance import Balance, cost
-from polyclinic.privacy.ledger.data_source import Register
 from polyclinic.privacy.ledger.entries import Counted, Evaluate, Refuse, Reserve, Rules
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.policy.policy import Policy, StudyRequest, price

@@ -115,6 +115,7 @@ class ReleaseGate:
         self.aggregation = ""
         self.facts = MethodFacts()  # of the method that runs: the words an owner reads
         self.here: tuple[str, ...] = ()  # what the site's own records say beside them; never leaves
+        self.once = False  # a sum that was released is sent again as it was, also where the records have changed since
         self.max_sites = 1
         self.patients: int | None = None  # here; known once the study was admitted
         self.cohort, self.beside = cohort, tuple(beside)
@@ -273,14 +274,14 @@ class ReleaseGate:
         self._check_alone(step, by)
         step = self._step(step)
         place = {"attempt": attempt, "number": number}
-        digest = release_digest(step, share, mine)
+        digest = release_digest(step, share, self._identifying(mine))
         id, stored = self.store.find(self._name(step, number), digest)
         if stored is not None:
             of = bytes_digest(step, stored)
             if not self.ledger.paid(self._run, id, bytes=of):
                 raise self._gone(
                     step,
-                    f"release {id} is in the store, and the book has no line for these bytes (deleted, or put back)",
+                    f"release {id} is in the store, and the ledger has no line for these bytes (deleted, or put back)",
                 )
             if also and not self.ledger.paid(self._run, id, attempt):
                 sum_alone = NoiseScale(0.0, None)  # the release was paid for: this attempt pays for what the sum leaks
@@ -298,6 +299,9 @@ class ReleaseGate:
         self._pay(self._charge(step, event, scale, share, by, **place, release=id, bytes=of))
         self.store.keep(id, step, digest, noisy)
         return self._reviewed(id, step, share, by, noisy)
+
+    def _identifying(self, mine: Contribution) -> Contribution:
+        return Contribution({}) if self.once else mine
 
     def _check_alone(self, step: Step, by: AggregatorFacts) -> None:
         """Some values may be seen by themselves only where they are of many patients."""
@@ -353,7 +357,7 @@ class ReleaseGate:
         if stored is None:
             raise self._gone(
                 step,
-                f"release {id} is in the book, and its bytes are not in the store (deleted, or put back without it)",
+                f"release {id} is in the ledger, and its bytes are not in the store (deleted, or put back without it)",
             )
         return stored
 

@@ -39,7 +39,7 @@ def private_folder(path: Path) -> Path:
 
 def write_release(path: Path, release: Contribution, facts: Mapping[str, object]) -> None:
     """Write what would leave, whole or not at all; readable by the owner only."""
-    from polyclinic.tensors.io import atomic
+    from polyclinic.util.atomic_files import atomic
 
     parts: dict[str, Any] = {f"a_{k}": v for k, v in release.arrays.items()}
     parts["__header__"] = np.frombuffer(json.dumps({**facts, "weight": release.weight}).encode(), np.uint8)
@@ -81,9 +81,7 @@ class Outbox:
         """State of one release."""
         file = self.path / f"{id}.npz"
         if not file.is_file():
-            raise ConfigError(
-                f"outbox {self.path}: no release {id!r}", hint="list them with `polyclinic ledger pending`"
-            )
+            raise ConfigError(f"outbox {self.path}: no release {id!r}", hint="polyclinic site review lists them")
         _, facts = read_release(file)
         decision = self.path / f"{id}.decision"
         if not decision.exists():
@@ -111,7 +109,7 @@ class Outbox:
             return now
         if now.state != "pending":
             raise PolicyRefusal(f"release {id} is already {now.state} by {now.decided_by!r}")
-        from polyclinic.tensors.io import atomic
+        from polyclinic.util.atomic_files import atomic
 
         with atomic(self.path / f"{id}.decision") as temporary:
             stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime())

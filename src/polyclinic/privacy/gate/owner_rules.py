@@ -11,13 +11,13 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError
-from polyclinic.privacy.accounting.mechanisms import ExactNoise, Noise, RehearsalNoise, SimulatedNoise
+from polyclinic.privacy.accounting.mechanisms import ExactNoise, Noise, RehearsalNoise
 from polyclinic.privacy.gate.budget_holder import BudgetHolder
-from polyclinic.privacy.gate.gate import ReleaseGate, Waits
+from polyclinic.privacy.gate.data_source import Claim, places_of
+from polyclinic.privacy.guarantee import FORMAL
 from polyclinic.privacy.ledger.balance import part_label
-from polyclinic.privacy.ledger.data_source import Claim, places_of
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.witness import Witness
+from polyclinic.privacy.ledger.signed_head import Witness
 from polyclinic.privacy.policy.policy import Policy
 
 
@@ -27,15 +27,15 @@ class LedgerRule(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid")
 
     path: str | None = Field(
-        None, description="The .jsonl file; default: beside the node file, outside what is erased."
+        None, description="The .jsonl file. Default: next to the node file, outside what is erased."
     )
     simulated_noise_seed: int | None = Field(
         None,
-        description="Only with [site] rehearsal = true: seeded noise, which protects nobody; card and ledger say so.",
+        description="Only with [site] rehearsal = true: seeded noise, which protects no patient. Card and ledger say so.",
     )
     anchor: str | None = Field(
         None,
-        description="Where each head of the book goes besides: 'file:PATH', 'syslog' or 'none'; default: in the site's folder.",
+        description="Where each ledger head is also written: 'file:PATH', 'syslog' or 'none'. Default: the site's folder.",
     )
     cohort: str = Field("all", min_length=1, description="Name of the patients whose budget this is.")
 
@@ -92,17 +92,24 @@ def policy_of(node: Node) -> Policy:
 
 
 def policy_between(node: Node) -> Policy:
-    """The owner's rules for a study between hosts: releases are reviewed by names where the file does not say.
+    """The owner's rules for a study between hosts, with what holds there where the file does not say. Not in a rehearsal.
 
-    Not in a rehearsal, and not where signed studies run by rule alone: there is nobody who would be asked.
+    Releases are reviewed by names, unless signed studies run by rule alone: there is nobody who would be asked. All formal studies
+    together may cost as much as one may at most: without a limit, many studies over one patient would tell everything.
 
     >>> node = Node.parse({"site": {"name": "north"}, "source": {"kind": "files"}})
-    >>> policy_of(node).review, policy_between(node).review
-    ('none', 'names')
+    >>> policy_of(node).review, policy_between(node).review, policy_between(node).max_epsilon_total
+    ('none', 'names', 20.0)
     """
     policy = policy_of(node)
-    somebody = not node.site.rehearsal and node.keys.get("studies", "ask") != "policy"
-    return policy.model_copy(update={"review": "names"}) if somebody and "review" not in node.policy else policy
+    if node.site.rehearsal:
+        return policy
+    values: dict[str, object] = {}
+    if node.keys.get("studies", "ask") != "policy" and "review" not in node.policy:
+        values["review"] = "names"
+    if not policy.limited:
+        values |= {"max_epsilon_total": FORMAL, "max_exact": policy.exact_a_year}
+    return policy.model_copy(update=values)
 
 
 def exact_floor(node: Node) -> int:
@@ -119,7 +126,7 @@ def exact_floor(node: Node) -> int:
 
 
 def ledger_of(node: Node) -> Ledger:
-    """The site's ledger, beside the node file: deleting the site's folder must not delete what was spent.
+    """The site's ledger, next to the node file: deleting the site's folder must not delete what was spent.
 
     One that an earlier version began inside the folder is moved out, with its head file: a second ledger would start from
     nothing, and the first would be erased with the folder.
@@ -203,31 +210,3 @@ def payers_of(owners: Mapping[str, Sequence[Node]], site: str, run: str) -> tupl
         whole = policy.model_copy(update={"cohorts_disjoint": False})  # the owner speaks of other cohorts
         made.append(BudgetHolder(whole, ledger_of(node), label[site], tuple(v for s, v in label.items() if s != site)))
     return tuple(made)
-
-
-def door_of(node: Node, *, study: str = "", exact: bool = True, wait: float = 0.0) -> ReleaseGate:
-    """The door of a real site: its policy, its ledger, exact noise, stored releases and outbox.
-
-    Parameters
-    ----------
-    node
-        The hospital's own file.
-    study
-        Name of the study.
-    exact
-        False: floating-point noise, for a simulation; the card says so.
-    wait
-        Seconds to wait for the owner's decision on a release.
-    """
-    policy, rule = _read(node)
-    return ReleaseGate(
-        node.name,
-        policy=policy,
-        ledger=ledger_of(node),
-        noise=noise_of(node) if exact else SimulatedNoise(),
-        study=study,
-        store=node.home / "releases",
-        outbox=outbox_of(node),
-        cohort=rule.cohort,
-        waits=Waits(decision=wait),
-    )

@@ -203,7 +203,7 @@ class Reviewer:
         raise PolicyRefusal(
             f"site {waiting.site!r}, study {waiting.study!r}, round {step.round}, step {step.name!r}: the release {verb}",
             faults=[f"release {ticket}"],
-            hint="" if rejected else "read and approve it with `polyclinic ledger approve`, then resume the run",
+            hint="" if rejected else "read and decide: polyclinic site review; then resume the run",
         )
 
     def _asked(self, ticket: str, waiting: Waiting, shown: dict[str, object], of: str) -> Pending | None:

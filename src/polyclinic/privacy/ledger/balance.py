@@ -16,7 +16,7 @@ from typing import Any, Final
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.accounting.charge import Charge, event_from
-from polyclinic.privacy.facts import is_step
+from polyclinic.privacy.facts import is_step, step_names
 from polyclinic.privacy.ledger.entries import (
     Accept,
     Approve,
@@ -202,11 +202,11 @@ class Balance:
     # ---- questions
 
     def approves(self, order: str, step: str, facts: str) -> bool:
-        """Whether the owner let out this step with these facts, or all steps of this name ahead."""
+        """Whether the owner let out this step with these facts, or ahead every kind of step that is part of it."""
         if f"{order}\0{step}\0{facts}" in self.approved:
             return True
-        names = (k.split("\0")[1] for k in self.approved if k.startswith(f"{order}\0") and k.endswith("\0ahead"))
-        return any(is_step(step, name) for name in names)
+        names = [k.split("\0")[1] for k in self.approved if k.startswith(f"{order}\0") and k.endswith("\0ahead")]
+        return all(any(is_step(part, name) for name in names) for part in step_names(step))
 
     def over(self, order: str) -> str:
         """Why nothing may leave under an order any more; empty if it may."""

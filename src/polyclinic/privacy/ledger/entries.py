@@ -8,8 +8,7 @@ Rules of change, for whoever changes this file:
 
 * kinds and fields are never removed and never change their meaning; new fields have a default;
 * an unknown kind without cost is kept and shown as it is (:class:`Unknown`);
-* an unknown kind or event WITH cost (it has ``event`` or ``events``) makes every epsilon infinite: nobody can add it up;
-* lines of version 1 (no ``v``: ``charge`` or ``text`` beside ``kind``) are read for ever, and are called unsigned.
+* an unknown kind or event WITH cost (it has ``event`` or ``events``) makes every epsilon infinite: nobody can add it up.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ import re
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any, ClassVar, Final, Literal, get_args
+from typing import Any, ClassVar, Final, Literal
 
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event
@@ -31,37 +30,44 @@ VERSION: Final = 2
 
 
 @dataclass(frozen=True)
-class Began:
-    """The book begins (or goes on, signed, after lines of version 1): its public key."""
+class Line:
+    """What a line says. A charge is one, too: it stands with what it costs."""
 
-    kind: ClassVar[str] = "began"
+    kind: ClassVar[str]
+
+
+@dataclass(frozen=True)
+class Began(Line):
+    """The book begins: its public key."""
+
+    kind = "began"
     key: str
 
 
 @dataclass(frozen=True)
-class Key:
+class Key(Line):
     """An identity of the site that this book belongs to: it signed the book's public key."""
 
-    kind: ClassVar[str] = "key"
+    kind = "key"
     identity: str
     proof: str
 
 
 @dataclass(frozen=True)
-class Rules:
+class Rules(Line):
     """The owner's ``[policy]``, whole, at the moment it was first used."""
 
-    kind: ClassVar[str] = "policy"
+    kind = "policy"
     digest: str
     text: str
     by: str = ""
 
 
 @dataclass(frozen=True)
-class Accept:
+class Accept(Line):
     """The owner agreed to exactly this order, having been shown a text with this digest."""
 
-    kind: ClassVar[str] = "accept"
+    kind = "accept"
     order: str
     by: str
     shown: str = ""
@@ -69,10 +75,10 @@ class Accept:
 
 
 @dataclass(frozen=True)
-class Refuse:
+class Refuse(Line):
     """The owner, or a rule, refused an order."""
 
-    kind: ClassVar[str] = "refuse"
+    kind = "refuse"
     order: str
     by: str
     reasons: tuple[str, ...] = ()
@@ -80,20 +86,20 @@ class Refuse:
 
 
 @dataclass(frozen=True)
-class Withdraw:
+class Withdraw(Line):
     """The owner took back an agreement."""
 
-    kind: ClassVar[str] = "withdraw"
+    kind = "withdraw"
     order: str
     by: str
     why: str = ""
 
 
 @dataclass(frozen=True)
-class Reserve:
+class Reserve(Line):
     """What an order may charge at most; no events: exact, nothing is bounded. It ends with ``close``, or at ``until``."""
 
-    kind: ClassVar[str] = "reserve"
+    kind = "reserve"
     order: str
     study: str
     cohort: str = "all"
@@ -103,20 +109,20 @@ class Reserve:
 
 
 @dataclass(frozen=True)
-class Evaluate:
+class Evaluate(Line):
     """An exact order was asked here, before records are read: whether it runs may tell one thing about a patient."""
 
-    kind: ClassVar[str] = "evaluate"
+    kind = "evaluate"
     order: str
     cohort: str
     people: str = ""  # earlier versions: keyed digest of the set of patients
 
 
 @dataclass(frozen=True)
-class Counted:
+class Counted(Line):
     """Exact secure sums of an order were taken over these sites: two lists that differ by one site are that site's part."""
 
-    kind: ClassVar[str] = "counted"
+    kind = "counted"
     order: str
     cohort: str
     sites: tuple[str, ...]
@@ -124,10 +130,10 @@ class Counted:
 
 
 @dataclass(frozen=True)
-class Approve:
+class Approve(Line):
     """The owner let releases of one step out: its facts (policy ``names``), or these very bytes (``each``)."""
 
-    kind: ClassVar[str] = "approve"
+    kind = "approve"
     order: str
     step: str
     facts: str
@@ -136,10 +142,10 @@ class Approve:
 
 
 @dataclass(frozen=True)
-class Reject:
+class Reject(Line):
     """The owner kept a release back."""
 
-    kind: ClassVar[str] = "reject"
+    kind = "reject"
     order: str
     step: str
     facts: str
@@ -148,10 +154,10 @@ class Reject:
 
 
 @dataclass(frozen=True)
-class CloseLine:
+class CloseLine(Line):
     """An order is over: what it did not charge is free again, and nothing more leaves under it."""
 
-    kind: ClassVar[str] = "close"
+    kind = "close"
     order: str
     reason: str
     sums: int = 0
@@ -159,10 +165,10 @@ class CloseLine:
 
 
 @dataclass(frozen=True)
-class Erase:
+class Erase(Line):
     """Files were removed: of one study, or the data, the results, all."""
 
-    kind: ClassVar[str] = "erase"
+    kind = "erase"
     what: Literal["study", "data", "results", "all"]
     files: int
     by: str
@@ -170,14 +176,14 @@ class Erase:
 
 
 @dataclass(frozen=True)
-class Gap:
+class Gap(Line):
     """Lines are missing; what a sealed head says was spent in them, charged here.
 
     ``book`` and ``heads`` name what was lost: the book (where it is another than this one), and the hashes of the heads that
     others kept of it.
     """
 
-    kind: ClassVar[str] = "gap"
+    kind = "gap"
     count: int  # how many lines the lost book had
     hash: str
     by: str
@@ -189,18 +195,18 @@ class Gap:
 
 
 @dataclass(frozen=True)
-class Note:
+class Note(Line):
     """Something was repaired."""
 
-    kind: ClassVar[str] = "note"
+    kind = "note"
     text: str
 
 
 @dataclass(frozen=True)
-class Unknown:
+class Unknown(Line):
     """A line of a newer version."""
 
-    kind: ClassVar[str] = "unknown"
+    kind = "unknown"
     called: str
     value: Mapping[str, Any] = field(default_factory=dict)
 
@@ -210,26 +216,8 @@ class Unknown:
         return bool({"event", "events"} & set(self.value))
 
 
-Body = (
-    Began
-    | Key
-    | Rules
-    | Accept
-    | Refuse
-    | Withdraw
-    | Reserve
-    | Charge
-    | Evaluate
-    | Counted
-    | Approve
-    | Reject
-    | CloseLine
-    | Erase
-    | Gap
-    | Note
-    | Unknown
-)
-_KINDS: Final[Mapping[str, type[Any]]] = {c.kind: c for c in get_args(Body) if c not in (Charge, Unknown)}
+Body = Charge | Line
+_KINDS: Final[Mapping[str, type[Any]]] = {c.kind: c for c in Line.__subclasses__() if c is not Unknown}
 
 
 @dataclass(frozen=True)
@@ -335,10 +323,6 @@ def opened(line: bytes) -> tuple[Entry, bool]:
     # Any other spelling of the same values is an edit too.
     fits = canonical(value) == line and hashlib.sha256(_without(line, digest, signature)).hexdigest() == digest
     fits = fits and re.fullmatch(r"([0-9a-f]{128})?", signature) is not None  # the hash does not cover it
-    if "v" in value:
-        body, version = _body(value["kind"], value["body"]), int(value["v"])
-    else:
-        body = charge_from(value["charge"]) if "charge" in value else Note(value.get("text", ""))
-        signature, version = "", 1
+    body = _body(value["kind"], value["body"])
     number, stamp, site, previous = (value[k] for k in ("number", "time", "site", "previous"))
-    return Entry(number, stamp, site, body, previous, digest, signature, version), fits
+    return Entry(number, stamp, site, body, previous, digest, signature, int(value["v"])), fits

@@ -14,18 +14,21 @@ import hmac
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
+from typing import TYPE_CHECKING
 
 from polyclinic.errors import LedgerError
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event
 from polyclinic.privacy.accounting.charge import Charge, events_for
 from polyclinic.privacy.ledger.balance import POLICY, Balance
-from polyclinic.privacy.ledger.data_source import Claim
 from polyclinic.privacy.ledger.entries import START, CloseLine, Entry, Gap, Key, Refuse, Reserve, Unknown
 from polyclinic.privacy.ledger.ledger_file import LedgerFile, Unless
 from polyclinic.privacy.ledger.reader import LedgerReader
 from polyclinic.privacy.ledger.signed_head import SignedHead, vouch_words
 from polyclinic.privacy.release import Adjacency
+
+if TYPE_CHECKING:
+    from polyclinic.privacy.gate.data_source import Claim
 
 __all__ = ["Charge", "Entry", "Ledger", "SignedHead"]
 
@@ -136,7 +139,7 @@ class Ledger(LedgerFile):
                 with self._opened():
                     entries, faults = reader.all(self.path)
                 if faults:
-                    raise LedgerError(f"ledger {self.path} does not hold together; no release may leave", faults=faults)
+                    raise LedgerError(f"ledger {self.path} failed its check; releases are blocked", faults=faults)
                 self._entries, self._entries_at = entries, self._reading.offset
         return tuple(self._entries)
 

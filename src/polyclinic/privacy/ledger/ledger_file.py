@@ -111,7 +111,7 @@ class LedgerFile:
         if self._key is None or (self._reading.key and self._key.public != self._reading.key):
             raise LedgerError(
                 f"ledger {self.path}: its key is missing or another one; no release may leave",
-                hint="restore the .key file from a backup; `polyclinic ledger recover` tells what can be done without",
+                hint="restore the .key file from a backup; `polyclinic ledger recover` shows what can be done without",
             )
         return self._key
 
@@ -194,7 +194,7 @@ class LedgerFile:
         if faults:
             self._reading = LedgerReader(START)  # nothing of it is believed
             raise LedgerError(
-                f"ledger {self.path} does not hold together; no release may leave",
+                f"ledger {self.path} failed its check; releases are blocked",
                 faults=faults,
                 hint="restore the file from a backup; `polyclinic ledger verify` shows where it was changed, "
                 "`polyclinic ledger recover` what can be done without one",
@@ -228,15 +228,13 @@ class LedgerFile:
             return [f"{name} knows another book of this site, of {head.count} lines: it was lost with its key"]
         if head.count > read.count:
             return [f"{read.count} line(s), and {name} knows of {head.count}: the book was cut or put back"]
-        if not head.count or head.hash == read.hash:
+        if read.has(head) or head.hash == read.hash:
             return []
         if head.count not in read.hashes:  # before the snapshot: look it up
             assert self.path is not None
             read = LedgerReader(START, trusted=read.count)
             read.all(self.path)
-        if read.hashes.get(head.count) == head.hash:
-            return []
-        return [f"line {head.count} is not the one that {name} names: the book was put back or rewritten"]
+        return [] if read.has(head) else [_not_here(head, name)]
 
     def verify(self, *, anchor: SignedHead | None = None) -> tuple[str, ...]:
         """Read every line, check every signature, and return every place where the file was edited, cut or put back.
@@ -258,13 +256,7 @@ class LedgerFile:
         heads = {"the head that was exported": anchor}
         if self.anchor is not None:
             heads[f"the anchor {self.anchor}"] = read_head(self.anchor, faults)
-        for name, head in heads.items():
-            if head is None or not head.count or read.tally.owned_up(head.book, head.count, head.hash):
-                continue
-            if read.hashes.get(head.count) != head.hash:
-                faults.append(
-                    f"line {head.count} is not the one that {name} names: the ledger was put back or rewritten"
-                )
+        faults += [_not_here(head, name) for name, head in heads.items() if head is not None and not read.has(head)]
         return tuple(faults)
 
     @property
@@ -292,3 +284,7 @@ class LedgerFile:
         """How many lines there are."""
         _ = self.tally
         return self._reading.count
+
+
+def _not_here(head: SignedHead, name: str) -> str:
+    return f"line {head.count} is not the one that {name} names: the ledger was put back or rewritten"

@@ -58,6 +58,11 @@ class LedgerReader:
         """Whether the file is as it was when last looked at."""
         return path.exists() and self.looked_at == _size_and_time(path)
 
+    def has(self, head: SignedHead) -> bool:
+        """Whether a head is of the lines that were read in this go, or one that a ``gap`` owns up to."""
+        owned_up = self.tally.owned_up(head.book, head.count, head.hash)
+        return owned_up or not head.count or self.hashes.get(head.count) == head.hash
+
     # ---- lines
 
     def _line(self, line: bytes, n: int) -> tuple[Entry | None, list[str]]:
@@ -75,8 +80,6 @@ class LedgerReader:
         return entry, faults
 
     def _signature(self, entry: Entry, n: int) -> list[str]:
-        if entry.v == 1:
-            return [f"line {n + 1}: is not signed, and the book is"] if self.key else []
         begins = isinstance(entry.body, Began)
         key = entry.body.key if isinstance(entry.body, Began) else self.key
         if begins and self.key and key != self.key:
@@ -147,7 +150,7 @@ class LedgerReader:
             return [f"{self.count - head.count} lines are newer than the head file (a crash leaves one)"]
         if head.count and (self.hash if head.count == self.count else self._before) != head.hash:
             return [f"line {head.count}: is not the line the head file names"]
-        if head.signature and self.key and (head.key != self.key or not head.valid):
+        if self.key and (head.key != self.key or not head.valid):
             return ["the head file was not signed by the book's key"]
         return []
 
@@ -207,5 +210,5 @@ def verify_lines(lines: list[str], key: str | None = None) -> list[str]:
     if key is not None and read.key != key:
         faults.append("the lines are signed by another key than the one that was given")
     if not read.key:
-        faults.append("no line is signed: they were written by version 1")
+        faults.append("no line has the book's key")
     return faults

@@ -62,10 +62,10 @@ def what_is_left(ledger: Ledger, heads: Iterable[SignedHead] = ()) -> Recovery:
     key = LedgerKey.of(ledger.file(".key"), make=False)
     if key is None:
         faults.append("the book's key is gone: no sealed head can be read, and nothing more can be signed with it")
-    missing = [h for h in kept if (h.valid or not h.signature) and not _has(read, h)]
+    missing = [h for h in kept if h.valid and not read.has(h)]
     if missing:
         return _lost_lines(ledger.path, read, key, missing, faults)
-    longest = _longest(h for h in kept if _has(read, h))
+    longest = _longest(h for h in kept if read.has(h))
     # lines after the good ones are lost, and only a head that counts them tells what they were
     spent = 0.0 if longest is not None and not line_faults else None
     return Recovery(read.count, read.offset, tuple(faults), longest, spent)
@@ -83,7 +83,7 @@ def _lost_lines(
 ) -> Recovery:
     """What heads say that are not of the good lines."""
     public = read.key or ("" if key is None else key.public)
-    of_this_key = [h for h in missing if not h.signature or h.key == public]
+    of_this_key = [h for h in missing if h.key == public]
     longest = _longest(of_this_key or missing)
     assert longest is not None
     fault = (
@@ -111,13 +111,6 @@ def _spent_in_lost_lines(path: Path, read: LedgerReader, summary: Mapping[str, A
     mu2, beyond, reserved = (float(x) for x in summary["all"])
     excess = mu2 + reserved - good.all.mu2
     return max(excess, 0.0) if not beyond > good.all.beyond and math.isfinite(excess) else None
-
-
-def _has(read: LedgerReader, head: SignedHead) -> bool:
-    """Whether a head is one of this ledger, or one that a gap owns up to."""
-    if read.tally.owned_up(head.book, head.count, head.hash):
-        return True
-    return not head.count or (head.count <= read.count and read.hashes.get(head.count) == head.hash)
 
 
 def _before(path: Path, read: LedgerReader, moment: float) -> Balance:

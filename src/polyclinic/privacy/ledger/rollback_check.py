@@ -24,8 +24,7 @@ from typing import Any, Final, TypeVar
 
 from polyclinic.errors import LedgerError, MessageRefused
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.privacy.ledger.signed_head import signed_by, vouch_words
-from polyclinic.privacy.ledger.witness import Known, Witness
+from polyclinic.privacy.ledger.signed_head import Known, Witness, signed_by, vouch_words
 
 T = TypeVar("T")
 
@@ -176,7 +175,7 @@ class RollbackCheck:
     def check(self, sites: Sequence[str]) -> None:
         """Refuse to let anything out if somebody knows another book of mine than the one that is here."""
         if waiting := self.lacking(sites):
-            raise MessageRefused(f"site {self.me!r} was not told what {', '.join(waiting)} know of its book")
+            raise MessageRefused(f"site {self.me!r} has no report of what {', '.join(waiting)} know of its ledger")
         faults: list[str] = []
         with self._lock:  # also what came after the first sum: who was away then may know more
             heads = [(f"site {seen.by!r}", k) for seen in self._told.values() for k in seen.known]
@@ -192,9 +191,9 @@ class RollbackCheck:
         if faults:
             self._open = False
             raise LedgerError(
-                f"ledger {self.ledger.path}: others know more of this book than it has; no release may leave",
+                f"ledger {self.ledger.path}: others know more lines than this ledger has; releases are blocked",
                 faults=sorted(set(faults)),
-                hint="restore the newest backup; `polyclinic ledger recover` shows what was lost and how to go on without",
+                hint="restore the newest backup; `polyclinic ledger recover` shows what was lost and how to continue without",
             )
         self._open = True
 
@@ -304,11 +303,11 @@ def _read(data: bytes) -> dict[str, object]:
     if not data:
         return {}
     if len(data) > LIMIT:
-        raise MessageRefused(f"{len(data)} bytes about books; at most {LIMIT} are read")
+        raise MessageRefused(f"{len(data)} bytes about ledgers; at most {LIMIT} are read")
     try:
         value = json.loads(data)
     except (ValueError, RecursionError):
-        raise MessageRefused("something about books that cannot be read") from None
+        raise MessageRefused("a message about ledgers that cannot be read") from None
     return value if isinstance(value, dict) else {}
 
 

@@ -5,15 +5,20 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Literal
+from typing import Final, Literal
 
 from pydantic import BaseModel, ConfigDict, Field
 
+from polyclinic.config.evaluate import PeopleRule, SurvivalRule
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, calibrate
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.ledger.balance import Balance, cost
 from polyclinic.privacy.policy.differencing import exposed
+
+# limits of exact survival tables between hosts: any column may be named as the time, a number of the patient too
+STEP: Final = 30.0  # days
+STEPS: Final = 60
 
 
 @dataclass(frozen=True)
@@ -60,7 +65,10 @@ class Policy(BaseModel):
         None, gt=0, description="Patient-level epsilon of one study, re-runs included."
     )
     max_epsilon_total: float | None = Field(
-        None, gt=0, description="Patient-level epsilon of a cohort over all studies."
+        None,
+        gt=0,
+        description="Patient-level epsilon of a cohort over all studies. Default between hosts: 20 where neither is written (not in a "
+        "rehearsal).",
     )
     delta: float = Field(
         1e-6, gt=0, lt=1, description="Delta at which both are computed; a study may not ask for more."
@@ -89,9 +97,10 @@ class Policy(BaseModel):
         (), description="SQL files of cohorts that may run here; a study names one by its digest."
     )
     sums: tuple[str, ...] = Field(
-        ("masked", "subspace"),
-        description="Ways to add that exact studies between hosts may use. Default: those that show nobody more than the total. "
-        "'plain' shows the coordinator this site's part; 'gather' allows steps that show a contribution by itself.",
+        ("masked",),
+        description="Ways to add that exact studies between hosts may use. Default: secure aggregation alone. "
+        "'plain' shows the coordinator this site's part, 'gather' allows steps that show a contribution by itself. 'counts' shows how "
+        "many of this hospital's patients have each phenotype and the outcome. Counts from 1 to min_cell - 1 stay hidden.",
     )
     max_exact: int | None = Field(
         None,
@@ -116,6 +125,11 @@ class Policy(BaseModel):
     def exact_a_year(self) -> int:
         """How many exact studies a year may be asked."""
         return (0 if self.limited else 12) if self.max_exact is None else self.max_exact
+
+    @property
+    def by_hospital(self) -> int:
+        """Smallest count of this hospital alone that may leave; 0: none may."""
+        return self.min_cell if "counts" in self.sums else 0
 
     @property
     def limited(self) -> bool:
@@ -158,16 +172,18 @@ class Policy(BaseModel):
             return []
         return [f"{before} exact studies were asked here within a year, and the owner allows {self.exact_a_year}"]
 
-    def way_faults(self, aggregation: str, ages: Sequence[float]) -> list[str]:
-        """Why an exact study may not add in this way, or divide patients at these ages."""
+    def way_faults(self, aggregation: str, people: PeopleRule | None) -> list[str]:
+        """Why an exact study may not add in this way, or divide patients so finely."""
         faults = []
         if aggregation not in self.sums:
             faults.append(
                 f"its sums are exact and {aggregation!r}; [policy] sums allows {', '.join(self.sums) or 'none'}"
             )
-        if other := [f"{a:g}" for a in ages if a not in self.cuts]:
+        if people is None:
+            return faults
+        if other := [f"{a:g}" for a in people.age if a not in self.cuts]:
             faults.append(f"its exact tables cut ages at {', '.join(other)}; [policy] cuts does not list that")
-        return faults
+        return faults + _curve_faults(people.survival)
 
     def repeat_faults(
         self, tally: Balance, sites: Sequence[str], cohort: str, willing: Sequence[str] = ()
@@ -236,6 +252,15 @@ class Policy(BaseModel):
                     f"(delta {self.delta:g})" + (f", with {margin:.0%} for what the way to add leaks" if margin else "")
                 )
         return faults
+
+
+def _curve_faults(curve: SurvivalRule | None) -> list[str]:
+    if curve is None or (curve.width >= STEP and curve.end <= STEPS * STEP):
+        return []
+    allowed = f"allowed are steps of {STEP:g} days or more, for {STEPS * STEP:g} days at most"
+    return [
+        f"its exact curves follow {curve.end:g} days in steps of {curve.width:g}; {allowed}: finer ones single out patients"
+    ]
 
 
 def price(privacy: Privacy | None, margin: float = 0.0) -> tuple[Event, ...]:
