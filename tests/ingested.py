@@ -17,6 +17,7 @@ import pytest
 
 from polyclinic.config import Node, Study
 from polyclinic.node.admission import admission
+from polyclinic.node.coordinator import site_registry
 from polyclinic.records.ingest import Ingested, ingest
 
 _KEPT = tempfile.mkdtemp(prefix="ingested-")
@@ -76,3 +77,17 @@ def reading_once() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as m:
         m.setattr(admission, "ingest", ingest_once)
         yield
+
+
+@pytest.fixture(scope="module", autouse=True)
+def read_once() -> Iterator[None]:
+    """The same records are read once for all studies of a file. A folder's ``conftest.py`` imports it."""
+    with reading_once():
+        yield
+
+
+@pytest.fixture(autouse=True)
+def fast_pulse(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Signs of life come faster than over a network: between the halves the wire is a function call."""
+    monkeypatch.setattr(site_registry, "EVERY", 0.1)
+    monkeypatch.setattr(site_registry, "GRACE", 3.0)

@@ -8,7 +8,7 @@ import duckdb
 import pytest
 
 from polyclinic.errors import DataError
-from polyclinic.records.engine import reading
+from polyclinic.records.databases.engine import reading
 from polyclinic.util.database_errors import UNSAID, said
 
 QUERIES = (

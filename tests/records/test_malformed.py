@@ -209,7 +209,7 @@ def test_a_killed_run_leaves_nothing_after_the_next_one(tmp_path: Path) -> None:
     (tmp_path / "node.toml").write_text(NODE)
     (tmp_path / "study.toml").write_text(STUDY)
     script = (
-        "import os, sys; from pathlib import Path; from polyclinic.records.engine import session\n"
+        "import os, sys; from pathlib import Path; from polyclinic.records.databases.engine import session\n"
         "with session(Path(sys.argv[1])) as (con, scratch):\n"
         "    con.execute('CREATE TABLE patients AS SELECT 1 AS patient_id'); os.kill(os.getpid(), 9)"
     )

@@ -13,7 +13,7 @@ from polyclinic.config import Node, Study
 from polyclinic.errors import ConfigError, DataError, ProtocolMismatch
 from polyclinic.methods.moments.standardizing import Standardizer
 from polyclinic.node.admission.admission import _setting
-from polyclinic.records.ingest import ingest, read_site, read_sites
+from polyclinic.records.ingest import ingest, read_sites
 
 HEADER = ("patient_id", "sbp", "age", "hr", "died")
 
@@ -150,24 +150,3 @@ def test_who_opted_out_is_no_row_of_the_matrix(tmp_path: Path) -> None:
     assert made.site.matrix().tolist() == [[1.0], [3.0]]
     assert np.asarray(made.site.labels).tolist() == [0, 1]
     assert made.manifest["steps"][0]["dropped"] == {"opted out": 1}
-
-
-@pytest.mark.parametrize("label", ["died", None])
-@pytest.mark.parametrize("heart", ["hr", "label"])
-def test_what_was_ingested_is_read_again(tmp_path: Path, label: str | None, heart: str) -> None:
-    """A column may even be called as the file calls the class."""
-    columns = ("patient_id", "sbp", "age", heart, "died")
-    study = asked(tmp_path, columns=["age", heart, "sbp"], **({} if label is None else {"label": label}))  # type: ignore[arg-type]
-    made = ingest(written(tmp_path, "a", columns), study, tmp_path / "out").site
-    again = read_site(tmp_path / "out")
-    assert (again.name, again.columns, again.tensor) == ("a", made.columns, None)
-    np.testing.assert_array_equal(again.features, made.features)
-    if label is None:
-        assert again.labels is None
-    else:
-        np.testing.assert_array_equal(again.labels, made.labels)
-    manifest = json.loads((tmp_path / "out" / "manifest.json").read_text())
-    manifest["features"]["columns"] = ["age"]
-    (tmp_path / "out" / "manifest.json").write_text(json.dumps(manifest))
-    with pytest.raises(DataError, match="the manifest names"):
-        read_site(tmp_path / "out")

@@ -14,11 +14,13 @@ from typing import Any
 import pytest
 
 from polyclinic.cli import main
-from polyclinic.cli.node.site_init import command, erase
+from polyclinic.cli.node.erasing import erase
+from polyclinic.cli.node.site_init import command
 from polyclinic.config import Node, Study
 from polyclinic.errors import ConfigError
-from polyclinic.records.engine import statement
-from polyclinic.records.ingest import ingest, read_site
+from polyclinic.records.databases.engine import statement
+from polyclinic.records.ingest import ingest
+from polyclinic.tensors.sparse import SparseTensor
 
 EVENTS = "patient_id,visit_id,time,kind,code\n1,v,2020-01-01,drug,a\n1,v,2020-01-02,diagnosis,4280\n2,w,,drug,a\n"
 NODE = '[site]\nname = "north"\n[source]\nkind = "files"\nevents = "events.csv"\n'
@@ -61,12 +63,12 @@ def test_check_remarks_on_events_of_the_future_and_on_two_spellings_of_a_site(tm
         assert e.value.code == 0  # a remark, no fault
         return [str(r) for r in json.loads(capsys.readouterr().out)["remarks"]]
 
-    assert not [r for r in remarks() if "dated after" in r or "blanks or case" in r]
+    assert not [r for r in remarks() if "dated after" in r or "case or blanks" in r]
     found = remarks(rows[0], (4, "2199-05-01", "Hospital B"), (5, date.today().isoformat(), "Hospital B"))
     (ahead,) = [r for r in found if "dated after" in r]
     assert ahead.startswith("2 events of 1 patients are dated after today") and "the last 2199-05-01" in ahead
-    (spelled,) = [r for r in found if "blanks or case" in r]
-    assert spelled.startswith("2 names of sites") and "'Hospital A' and 'hospital  a '" in spelled
+    (spelled,) = [r for r in found if "case or blanks" in r]
+    assert "'Hospital A' and 'hospital  a '" in spelled
 
 
 def test_check_finds_all_faults_at_once(tmp_path: Path, capsys: Any) -> None:
@@ -111,8 +113,13 @@ def test_site_erase_removes_the_site_folder_and_nothing_else(tmp_path: Path) -> 
     (tmp_path / "events.csv").write_text(EVENTS)
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "tensor.npz").write_text("x")
+    (tmp_path / "site" / "identity.key").write_text("x")
     erase(tmp_path / "node.toml", yes=True)
-    assert sorted(p.name for p in tmp_path.iterdir()) == ["events.csv", "node.toml"]
+    assert (tmp_path / "site" / "identity.key").exists(), "data go by default, keys stay"
+    assert not (tmp_path / "site" / "tensor.npz").exists()
+    erase(tmp_path / "node.toml", all_=True, yes=True)
+    assert not (tmp_path / "site").exists()
+    assert {"events.csv", "node.toml"} < {p.name for p in tmp_path.iterdir()}, "and the ledger"
     for wrong in (".", "..", "/tmp"):
         (tmp_path / "node.toml").write_text(NODE.replace('"north"', f'"north"\nfolder = "{wrong}"'))
         with pytest.raises(ConfigError, match="not a folder of its own"):
@@ -134,7 +141,7 @@ def test_site_init_and_erase_answer_machines(tmp_path: Path, capsys: Any) -> Non
     home = tmp_path / "site"
     assert said("erase", str(node), "--yes") == {"site": "north", "folder": str(home), "erased": False}
     home.mkdir()
-    assert said("erase", str(node), "--yes")["erased"] is True
+    assert said("erase", str(node), "--all", "--yes")["erased"] is True
     assert not home.exists()
 
 
@@ -165,7 +172,7 @@ def test_a_federated_study_must_name_its_aggregation() -> None:
 
 
 def test_the_sql_ships_with_the_package(tmp_path: Path) -> None:
-    script = "from polyclinic.records.engine import statement; print(len(statement('omop')))"
+    script = "from polyclinic.records.databases.engine import statement; print(len(statement('omop')))"
     out = subprocess.run([sys.executable, "-c", script], cwd=tmp_path, capture_output=True, text=True, check=True)
     assert int(out.stdout) == len(statement("omop"))
 
@@ -217,7 +224,7 @@ def test_a_study_between_hosts_keeps_no_second_copy_of_the_records(tmp_path: Pat
     left = sorted(p.name for p in (tmp_path / "out").iterdir())
     assert left == ["labels.parquet", "manifest.json", "tensor.npz"]
     assert set(made.manifest["outputs"]) == {"labels.parquet", "tensor.npz"}
-    assert read_site(tmp_path / "out").counts() == made.site.counts()
+    assert SparseTensor.load(tmp_path / "out" / "tensor.npz") == made.site.counts()
 
 
 def units(folder: Path, capsys: Any, sizes: dict[str, int], sites: str) -> tuple[int, dict[str, Any]]:
@@ -259,4 +266,4 @@ def test_check_says_what_happens_where_every_unit_is_small(tmp_path: Path, capsy
     assert "2 sites are left: a masked sum needs 3" in text
     code, found = units(tmp_path, capsys, sizes, "min_patients = 11\nsmall = 'skip'\n")
     assert code == 3
-    assert any("nobody is left" in f for f in found["faults"])
+    assert any("none is left" in f for f in found["faults"])

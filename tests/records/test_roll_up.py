@@ -75,11 +75,11 @@ def omop(folder: Path, version: str = "5.4") -> None:
     (folder / "groups.csv").write_text("concept_id\n" + "".join(f"{c}\n" for c in TOP))
 
 
-def read(folder: Path, **to: str) -> Ingested:
+def read(folder: Path, skip_faulty: bool = True, **to: str) -> Ingested:
     node = Node.parse({"site": {"name": "a"}, "source": {"kind": "omop", "folder": "."}}, folder=folder)
     codes = {mode: {"to": rule} for mode, rule in to.items()}
     sections = {"study": {"name": "s"}, "tensor": {"modes": ["drug", "diagnosis"]}, "codes": codes}
-    return ingest(node, Study.parse(sections, folder=folder), folder / "out", skip_faulty=True)
+    return ingest(node, Study.parse(sections, folder=folder), folder / "out", skip_faulty=skip_faulty)
 
 
 def patients(result: Ingested, mode: int) -> dict[str, int]:
@@ -154,7 +154,7 @@ def test_a_source_without_the_vocabulary_table_is_told_which(tmp_path: Path) -> 
     omop(tmp_path)
     (tmp_path / "concept_ancestor.csv").unlink()
     with pytest.raises(DataError, match="no rows in table concept_ancestor"):
-        read(tmp_path, drug="ingredient")
+        read(tmp_path, skip_faulty=False, drug="ingredient")
     (tmp_path / "concept_relationship.csv").unlink()
     with pytest.raises(DataError, match="no rows in table concept_relationship"):
-        read(tmp_path, diagnosis="ccs")
+        read(tmp_path, skip_faulty=False, diagnosis="ccs")

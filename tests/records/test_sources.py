@@ -440,7 +440,7 @@ def test_mimic_has_ages_and_a_patient_is_observed_since_the_first_admission(tmp_
     assert dropped(grown, "age") == {"not of the age at the index date": 2, "age is not known": 2}
     late = made(tmp_path, source, modes, cohort={"first": {"procedure": ["3723"]}, "washout": 300})
     assert {p for p, _, _ in cells(late)} == {"1"}
-    with pytest.raises(DataError, match="nobody is left"):
+    with pytest.raises(DataError, match="no patient is left"):
         made(tmp_path, source, modes, cohort={"first": {"procedure": ["3723"]}, "washout": 400})
 
 

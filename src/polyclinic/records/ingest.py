@@ -17,13 +17,13 @@ from numpy.typing import NDArray
 from polyclinic import __version__
 from polyclinic.config import FeatureRule, Node, Study
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.attrition import Attrition, added
-from polyclinic.records.engine import COUNTING, Connection, literal, reading, session, skipped
+from polyclinic.records.databases.attrition import Attrition, added
+from polyclinic.records.databases.engine import COUNTING, Connection, literal, numbers, session, skipped
 from polyclinic.records.events import EventTable, Stage, read_events
 from polyclinic.records.events.cooccurrence import Vocabulary, choose_codes, count_together, repeats
 from polyclinic.records.events.labels import Labels, read_labels
 from polyclinic.records.events.matrix import Matrix, read_matrix
-from polyclinic.records.sites.covariates import read_people
+from polyclinic.records.sites.covariates import make_persons, read_people
 from polyclinic.records.sites.people import People
 from polyclinic.records.sites.rare_codes import floor
 from polyclinic.records.sites.site import Site, Sites, one_order, with_overlap
@@ -80,44 +80,6 @@ def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True, sk
     return Ingested(result.site, manifest, result.attrition, result.patients, left_out)
 
 
-def read_site(folder: str | Path, name: str | None = None) -> Site:
-    """Read what :func:`ingest` wrote: a tensor with its labels, or the matrix of a study of ``[features]``."""
-    import duckdb
-
-    place = Path(folder)
-    try:
-        manifest = json.loads((place / "manifest.json").read_text(encoding="utf-8"))
-    except (OSError, ValueError) as e:
-        raise DataError(f"{place}: not a folder written by `polyclinic ingest`", faults=[str(e)]) from None
-    if "features" in manifest:
-        return _read_matrix(place, manifest["features"]["columns"], name or manifest["site"])
-    tensor = SparseTensor.load(place / "tensor.npz")
-    with duckdb.connect() as con, reading(str(place / "labels.parquet")):
-        con.execute(f"CREATE TEMP TABLE labels AS SELECT * FROM read_parquet({literal(str(place / 'labels.parquet'))})")
-        labels = _aligned(con, tensor)
-    return Site(name or manifest["site"], tensor, None, labels)
-
-
-def _read_matrix(place: Path, columns: Sequence[str], name: str) -> Site:
-    """The matrix as :func:`_make_matrix` wrote it: patient, label where there are any, then the columns, by their place."""
-    import duckdb
-
-    path = place / "features.parquet"
-    with duckdb.connect() as con, reading(str(path)):
-        table = con.execute(f"SELECT * FROM read_parquet({literal(str(path))})").fetchnumpy()
-    read = [np.asarray(c) for c in table.values()]
-    extra_columns = len(read) - len(columns)
-    if extra_columns not in (1, 2):
-        raise DataError(
-            f"{path}: {len(read)} columns, and the manifest names {len(columns)} features",
-            hint="run `polyclinic ingest` again",
-        )
-    labels = read[1] if extra_columns == 2 else None
-    if labels is not None and labels.dtype.kind == "O":
-        labels = labels.astype(str)
-    return Site(name, None, np.column_stack(read[extra_columns:]).astype(np.float64), labels, tuple(columns))
-
-
 def read_sites(study: Study) -> Sites:
     """The hospitals of a simulation: every node of the study ingested in its own folder, nothing written.
 
@@ -131,8 +93,8 @@ def read_sites(study: Study) -> Sites:
     steps: dict[str, list[dict[str, object]]] = {}
     tables: list[tuple[Attrition, ...]] = []
     periods: dict[str, tuple[str, str]] = {}
-    together = 0  # people, before codes of few patients are left out; one of several units is one
     for node in nodes:
+        first = len(all_sites)
         with session(node.home) as (con, scratch):
             split = study.sites is not None and bool(study.sites.split)
             if _is_matrix(study):
@@ -140,21 +102,22 @@ def read_sites(study: Study) -> Sites:
             elif split:
                 sites, steps[node.name], attrition = _split(con, scratch, node, study)
                 all_sites += sites
-                together += len({p for s in sites for p in s.counts().axes[0].labels or ()})
                 tables.append(attrition)
                 periods |= _periods(con, study, scratch / "events.parquet")
             else:
                 result = _make(con, scratch, node, study)
                 all_sites.append(result.site)
-                together += result.site.patients
                 steps[node.name] = result.manifest["steps"]
                 tables.append(result.attrition)
                 days = _periods(con, study, scratch / "events.parquet")
                 periods |= {f"{node.name}/{p}": when for p, when in days.items()}
+        if (elsewhere := node.source.elsewhere) is not None:
+            all_sites[first:] = [replace(s, several=max(s.several, elsewhere + 1)) for s in all_sites[first:]]
     if _is_matrix(study):
         return Sites(one_order(all_sites))
     # Under [privacy] a floor counted from the data would itself have to be paid for.
     minimum = study.minimum_patients
+    together = sum(s.patients for s in all_sites)
     out = floor([_distinct(s) for s in all_sites], minimum)
     flow = [*added(tables), Attrition("have codes together", together, 0)] if minimum > 1 else added(tables)
     last = Attrition("code rules", sum(s.patients for s in out), 0)
@@ -222,7 +185,7 @@ def _make_matrix(con: Connection, scratch: Path, node: Node, study: Study) -> In
 def _make(con: Connection, scratch: Path, node: Node, study: Study) -> Ingested:
     table, vocabulary, labels = _read(con, scratch, node, study)
     repeat_share = repeats(con, study.rule())
-    tensor, step = count_together(con, study.rule(), vocabulary)
+    tensor, step = count_together(con, study.rule(), vocabulary, each_alone=node.skip_faulty)
     manifest = _manifest(con, node, study, table, vocabulary, tensor, labels, [vocabulary.step, step])
     manifest["skew"] = skew(tensor, repeat_share).to_json()
     source = (table.attrition[0].patients, tensor.patients)
@@ -235,6 +198,8 @@ def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[Eve
     rule = study.labels
     table, source = read_events(con, node, scratch / "events.parquet", study)
     labels = read_labels(con, source, rule, node.source.label, skip_faulty=node.skip_faulty)
+    if study.people is not None:
+        make_persons(con, source, table.scan())
     con.execute(f"SET memory_limit = {literal(COUNTING)}")
     vocabulary = choose_codes(con, table.scan(), study, each_alone=node.skip_faulty)
     if not table.attrition:  # no protocol: everybody is in
@@ -245,7 +210,10 @@ def _read(con: Connection, scratch: Path, node: Node, study: Study) -> tuple[Eve
 def _split(
     con: Connection, scratch: Path, node: Node, study: Study
 ) -> tuple[list[Site], list[dict[str, object]], tuple[Attrition, ...]]:
-    """One site for every value of the site column, and what was left out on the way to all of them: rows, and patients."""
+    """One site for every value of the site column, and what was left out on the way to all of them: rows, and patients.
+
+    Every count is of patients at hospitals, as between hosts: a patient of two hospitals counts at both, also in the source.
+    """
     table, vocabulary, _ = _read(con, scratch, node, study)
     if not vocabulary.sites:
         raise DataError(f"node {node.name!r}: no event names a site", hint="map it: columns = {site = 'their_column'}")
@@ -255,10 +223,15 @@ def _split(
         for name, tensor in tensors
     ]
     out = with_overlap(out, [s.counts().axes[0].labels or () for s in out])
+    again = con.execute(
+        f"SELECT count(DISTINCT (patient_id, site)) - count(DISTINCT patient_id) FROM {table.scan()} WHERE site IS NOT NULL"
+    ).fetchone()
+    extra = int(again[0]) if again else 0
+    attrition = tuple(replace(a, patients=a.patients + extra) for a in table.attrition)
     if out:  # of all units together; a sum over them must count the source once
-        out[0] = replace(out[0], source=(table.attrition[0].patients, sum(s.patients for s in out)))
+        out[0] = replace(out[0], source=(attrition[0].patients, sum(s.patients for s in out)))
         out[1:] = [replace(s, source=(0, 0)) for s in out[1:]]
-    return out, [s.to_json() for s in (*table.steps, vocabulary.step, step)], table.attrition
+    return out, [s.to_json() for s in (*table.steps, vocabulary.step, step)], attrition
 
 
 def _people(con: Connection, node: Node, study: Study, tensor: SparseTensor) -> People | None:
@@ -364,14 +337,5 @@ def _sites(con: Connection) -> dict[str, object]:
     site_rows = con.execute(
         "SELECT site, count(DISTINCT patient_id) FROM events WHERE site IS NOT NULL GROUP BY 1 ORDER BY 1"
     ).fetchall()
-    shared_patients = _pairs(
-        con,
-        "SELECT count(*), 0 FROM (SELECT patient_id FROM events WHERE site IS NOT NULL GROUP BY 1 "
-        "HAVING count(DISTINCT site) > 1)",
-    )[0]
-    return {"patients": {str(k): int(n) for k, n in site_rows}, "patients_at_several": shared_patients}
-
-
-def _pairs(con: Connection, sql: str) -> tuple[int, int]:
-    row = con.execute(sql).fetchone()
-    return (int(row[0]), int(row[1])) if row else (0, 0)
+    shared = "SELECT count(*) FROM (SELECT patient_id FROM events WHERE site IS NOT NULL GROUP BY 1 HAVING count(DISTINCT site) > 1)"
+    return {"patients": {str(k): int(n) for k, n in site_rows}, "patients_at_several": numbers(con, shared)[0]}

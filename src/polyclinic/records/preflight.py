@@ -11,14 +11,15 @@ from pathlib import Path
 from typing import Any, Final, Protocol
 
 from polyclinic.config import FeatureRule, Node, Study
+from polyclinic.config.evaluate import PeopleRule
 from polyclinic.errors import ConfigError, DataError, MissingExtra, PolyclinicError
-from polyclinic.records.engine import Connection, session
+from polyclinic.records.databases.engine import Connection, session
 from polyclinic.records.events import EventTable, read_events
 from polyclinic.records.events.cooccurrence import choose_codes, count_together, repeats
 from polyclinic.records.events.labels import read_labels
 from polyclinic.records.events.matrix import read_matrix
-from polyclinic.records.sites.covariates import read_people
-from polyclinic.records.sites.remarks import remarks
+from polyclinic.records.sites.covariates import make_persons, read_people
+from polyclinic.records.sites.remarks import alike, remarks
 from polyclinic.records.sites.site import Site
 from polyclinic.records.source_units import units_of
 from polyclinic.tensors.skew import skew
@@ -117,7 +118,11 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
                 _enough(len(matrix.patients), limits.min_patients, out)
                 return out
             table, source = read_events(con, node, scratch / "events.parquet", study)
+            absent = [name for name in source.rows if name not in source.inputs] if source.inputs else []
+            out.remarks += [f"no table {name}: events of it are not in this source" for name in absent]
+            out.figures["absent"] = absent
             _events(con, table, limits, out)
+            _overlap(con, table, study, out)
             _odd(con, node, table, out)
             try:
                 labels = read_labels(con, source, study.labels if study else None, node.source.label)
@@ -128,7 +133,9 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
                 out.blame(e)
             if study is not None and study.tensor is not None:
                 _study(con, table, study, limits, out)
-                _people(con, node, study, out)
+                if study.people is not None:
+                    make_persons(con, source, table.scan())
+                    _people(con, node, study.people, table, out)
             else:
                 _enough(out.figures["patients"], limits.min_patients, out)
     except PolyclinicError as e:
@@ -185,18 +192,30 @@ def _events(con: Connection, table: EventTable, limits: Limits, out: Checkup) ->
         span = f"{first:%Y-%m-%d} to {last:%Y-%m-%d}" if first is not None else "no times"
         out.findings.append(f"kind {kind}: {n:,} events, {patients:,} patients, {codes:,} codes, {span}")
     out.remarks += [f"{n:,} {what}" for what, n in table.notes.items() if n]
-    shared_patients = con.execute(
-        f"SELECT count(*) FROM (SELECT patient_id FROM {table.scan()} WHERE site IS NOT NULL GROUP BY 1 "
-        "HAVING count(DISTINCT site) > 1)"
-    ).fetchone()
-    if shared_patients and shared_patients[0]:
-        out.remarks.append(f"{shared_patients[0]:,} patients occur at several of the source's sites")
     counted = con.execute(f"SELECT count(DISTINCT patient_id) FROM {table.scan()}").fetchone()
     out.figures |= {
         "rows": table.rows,
         "patients": int(counted[0]) if counted else 0,
         "kinds": {r[0]: r[1] for r in rows},
     }
+
+
+def _overlap(con: Connection, table: EventTable, study: Study | None, out: Checkup) -> None:
+    """Patients of several sites: a fault where the study asks for a guarantee that does not account for them."""
+    people, most = con.execute(
+        "SELECT count(*), coalesce(max(n), 0) FROM (SELECT patient_id, count(DISTINCT site) AS n "
+        f"FROM {table.scan()} WHERE site IS NOT NULL GROUP BY 1) WHERE n > 1"
+    ).fetchone() or (0, 0)
+    asked = study.privacy if study and study.sites and study.sites.split else None
+    covered = asked.max_sites_per_patient or 1 if asked and asked.level == "patient" else most
+    if most > covered:
+        out.faults.append(
+            f"{people:,} patients occur at up to {most} of the source's sites, and [privacy] accounts for {covered}: "
+            f"max_sites_per_patient = {most} adds the noise for it"
+        )
+        out.exit_code = max(out.exit_code, DataError.exit_code)
+    elif people:
+        out.remarks.append(f"{people:,} patients occur at several of the source's sites")
 
 
 def _odd(con: Connection, node: Node, table: EventTable, out: Checkup) -> None:
@@ -214,17 +233,8 @@ def _odd(con: Connection, node: Node, table: EventTable, out: Checkup) -> None:
             f"{future[0]:,} events of {future[1]:,} patients are dated after today ({today}), the last {future[2]:%Y-%m-%d}: "
             "they are counted like all others"
         )
-    alike = con.execute(
-        "SELECT list(site ORDER BY site) FROM (SELECT DISTINCT site, lower(regexp_replace(trim(site), '\\s+', ' ', 'g')) AS word "
-        f"FROM {table.scan()} WHERE site IS NOT NULL) GROUP BY word HAVING count(*) > 1 ORDER BY word"
-    ).fetchall()
-    if alike:
-        groups = "; ".join(" and ".join(repr(s) for s in names) for (names,) in alike[:5])
-        remainder = f"; and {len(alike) - 5} more" if len(alike) > 5 else ""
-        out.remarks.append(
-            f"{sum(len(names) for (names,) in alike)} names of sites differ from one another by blanks or case only, and are "
-            f"{len(alike)} without that: {groups}{remainder}: each is taken for a site of its own"
-        )
+    names = con.execute(f"SELECT DISTINCT site FROM {table.scan()} WHERE site IS NOT NULL ORDER BY 1").fetchall()
+    out.remarks += alike([str(n) for (n,) in names])
 
 
 def _coarser(mode: str, codes: Sequence[str]) -> str:
@@ -298,15 +308,24 @@ def _study(con: Connection, table: EventTable, study: Study, limits: Limits, out
     _enough(tensor.patients, limits.min_patients, out)
 
 
-def _people(con: Connection, node: Node, study: Study, out: Checkup) -> None:
-    """Whether the source has what ``[people]`` names."""
+def _people(con: Connection, node: Node, rule: PeopleRule, table: EventTable, out: Checkup) -> None:
+    """Whether the source has what ``[people]`` names, and age and sex of anybody."""
+    patients = [str(p) for (p,) in con.execute(f"SELECT DISTINCT patient_id FROM {table.scan()}").fetchall()]
     try:
-        read = read_people(con, study.people, (), node.source.columns, node.source.missing)
+        read = read_people(con, rule, patients, node.source.columns, node.source.missing)
     except DataError as e:
         out.blame(e)
         return
-    if read is not None and study.people is not None:
-        out.findings.append(f"people: {', '.join(study.people.names)}")
+    if read is not None:
+        out.findings.append(f"people: {', '.join(rule.names)}")
+        unknown = [n for n in ("age", "sex") if n in read.columns and not any(_is_known(v) for v in read.columns[n])]
+        if unknown:
+            hint = f"take {' and '.join(unknown)} out of [people], or give the source the column"
+            out.blame(DataError("[people] is unknown here", faults=[f"{n}: of no patient" for n in unknown], hint=hint))
+
+
+def _is_known(value: object) -> bool:
+    return value not in ("", None) and value == value
 
 
 def _enough(patients: int, least: int | None, out: Checkup) -> None:

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from polyclinic.config import Study
-from polyclinic.records.attrition import Stage
-from polyclinic.records.engine import Connection
+from polyclinic.records.databases.attrition import Stage
+from polyclinic.records.databases.engine import Connection
 from polyclinic.records.events.cooccurrence import NothingTogether, Vocabulary, count_together
 from polyclinic.records.events.window_sql import lonely
 from polyclinic.records.sites.rare_codes import floor

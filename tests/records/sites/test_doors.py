@@ -112,6 +112,69 @@ def test_frames_of_any_library(library: str) -> None:
     assert [s.counts() == w.counts() for s, w in zip(found, want)] == [True, True]
 
 
+def long_rows(df: pd.DataFrame) -> pd.DataFrame:
+    """The same events with one code in each row."""
+    return df.melt(["pid", "stay", "hospital"], ["procedure", "diagnosis"], var_name="kind", value_name="code")
+
+
+@pytest.mark.parametrize("layout", [{"visit": "stay"}, {"side_by_side": True}])
+def test_a_long_table_gives_the_same_sites_as_a_wide_one(layout: dict[str, Any]) -> None:
+    df = rows()
+    modes = ["diagnosis", "procedure"]  # in order of their names, as the kinds of a long table are
+    wide = pc.from_frame(df, patient="pid", modes=modes, site="hospital", **layout)
+    long = pc.from_frame(long_rows(df), patient="pid", modes={"kind": "code"}, site="hospital", **layout)
+    assert [s.counts() == w.counts() for s, w in zip(long, wide, strict=True)] == [True, True]
+    assert [a.name for a in long[0].counts().axes] == [a.name for a in wide[0].counts().axes]
+
+
+def test_a_long_table_says_which_rows_belong_together() -> None:
+    df = long_rows(rows())
+    with pytest.raises(DataError, match="which rows belong together"):
+        pc.from_frame(df, patient="pid", modes={"kind": "code"})
+    one_kind = df[df.kind == "diagnosis"]
+    (site,) = pc.from_frame(one_kind, patient="pid", modes={"kind": "code"})
+    assert site.counts().axes[1].name == "diagnosis"
+    assert site.counts().values.sum() == len(one_kind)
+    df.loc[:4, "kind"] = None
+    with pytest.raises(DataError, match="kind: 5 of 6000 rows are empty"):
+        pc.from_frame(df, patient="pid", modes={"kind": "code"}, visit="stay")
+
+
+def test_rows_without_a_site_are_left_out_on_request() -> None:
+    df = rows()
+    df["hospital"] = df.hospital.astype(object)
+    df.loc[:9, "hospital"] = None
+    columns: dict[str, Any] = {"patient": "pid", "modes": ["diagnosis"], "site": "hospital", "outcome": "died"}
+    with pytest.raises(DataError, match=r'hospital: 10 of 3000 rows are empty(.|\n)*without_site="leave out"'):
+        pc.from_frame(df, **columns)
+    with pytest.warns(UserWarning, match="hospital: 10 of 3000 rows are empty: left out"):
+        sites = pc.from_frame(df, without_site="leave out", **columns)
+    want = pc.from_frame(df[10:], **columns)
+    assert [s.counts() == w.counts() for s, w in zip(sites, want, strict=True)] == [True, True]
+    for s, w in zip(sites, want, strict=True):
+        np.testing.assert_array_equal(s.labels, w.labels)
+        assert s.labels is not None
+
+
+@pytest.mark.parametrize("matrix", [np.asarray, sparse.csr_matrix])
+def test_an_anndata_is_a_table(matrix: Any) -> None:
+    anndata = pytest.importorskip("anndata")
+    counts = np.array([[0, 2, 1], [0, 0, 0], [3, 0, 0], [0, 0, 4]], float)
+    obs = pd.DataFrame({"hospital": ["n", "n", "s", "s"], "died": [0, 1, 1, 0]}, index=[f"p{i}" for i in range(4)])
+    data = anndata.AnnData(matrix(counts), obs=obs, var=pd.DataFrame(index=["a", "b", "c"]))
+    with pytest.warns(UserWarning, match="1 of 5 rows lack a code"):  # the patient without counts stays
+        north, south = pc.from_frame(data, patient="id", modes=["drug"], site="hospital", outcome="died")
+    assert north.counts().axes[0].labels == ("p0", "p1")
+    assert north.counts().axes[1].name == "drug"
+    assert north.labels is not None and north.labels.tolist() == [0, 1]
+    for site, want in ((north, counts[:2]), (south, counts[2:])):
+        dense = np.zeros_like(want)
+        dense[tuple(site.counts().coords.T)] = site.counts().values
+        np.testing.assert_array_equal(dense, want)
+    with pytest.raises(DataError, match="an AnnData has one mode"):
+        pc.from_frame(data, patient="id", modes=["drug", "dose"])
+
+
 @pytest.mark.parametrize(
     ("change", "call", "told"),
     [

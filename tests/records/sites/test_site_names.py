@@ -55,5 +55,5 @@ def test_a_wrong_parameter_is_one_fault() -> None:
 
 @pytest.mark.parametrize("what", [3, pc.TRIP])
 def test_only_a_method_can_be_checked(what: Any) -> None:
-    with pytest.raises(ConfigError, match="wants a method"):
+    with pytest.raises(ConfigError, match="needs a method"):
         pc.check_protocol(what)

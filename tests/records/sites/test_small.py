@@ -60,7 +60,7 @@ def test_skip_counts_and_refuse_lists_all_at_once() -> None:
     with pytest.raises(DataError) as e:
         gather(units, 11, "refuse")
     assert len(e.value.faults) == 2
-    with pytest.raises(DataError, match="nobody is left"):
+    with pytest.raises(DataError, match="none is left"):
         gather(units[1:], 11, "skip")
 
 

@@ -95,21 +95,20 @@ def added(tables: Sequence[Sequence[Attrition]]) -> tuple[Attrition, ...]:
 
 
 def shared(attrition: Sequence[Attrition], minimum: int) -> list[dict[str, object]]:
-    """The table as others may see it: no number, and no difference to a later shown one, between 1 and ``minimum`` - 1.
+    """The table as others may see it: no number, and no difference of two shown ones, between 1 and ``minimum`` - 1.
 
-    From the end: how many take part is known besides (sizes of sites), so what few left before is what must be hidden.
+    How many take part is known besides (sizes of sites), so the last number decides first. The source is next, then the steps
+    from the end: a table of fewer steps shows the same numbers.
 
     Examples
     --------
     >>> a = [Attrition("in the source", 100, 900), Attrition("opt-out", 97, 880), Attrition("cohort", 60, 500)]
     >>> [x["patients"] for x in shared(a, 11)]
-    [None, 97, 60]
+    [100, None, 60]
     """
-    out: list[dict[str, object]] = []
-    later: int | None = None
-    for a in reversed(attrition):
-        fewer = None if later is None else a.patients - later
-        too_small = 0 < a.patients < minimum or (fewer is not None and 0 < fewer < minimum)
-        out.append({"step": a.step, "patients": None if too_small else a.patients})
-        later = later if too_small else a.patients
-    return out[::-1]
+    visible: dict[int, int] = {}
+    for k in sorted(range(len(attrition)), key=lambda k: (k != len(attrition) - 1, k != 0, -k)):
+        n = attrition[k].patients
+        if not any(0 < abs(n - other) < minimum for other in (0, *visible.values())):
+            visible[k] = n
+    return [{"step": a.step, "patients": visible.get(k)} for k, a in enumerate(attrition)]

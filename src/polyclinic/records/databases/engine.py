@@ -9,33 +9,23 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, TypeAlias
 
 from polyclinic.errors import DataError
 from polyclinic.util.atomic_files import locked
 from polyclinic.util.database_errors import advice, said
 
 if TYPE_CHECKING:
-    from duckdb import DuckDBPyConnection as Connection
-else:
-    Connection = object
+    from duckdb import DuckDBPyConnection
 
-__all__ = [
-    "COUNTING",
-    "MEMORY",
-    "Connection",
-    "identifier",
-    "literal",
-    "note_skipped",
-    "reading",
-    "session",
-    "skipped",
-    "statement",
-]
-
+Connection: TypeAlias = "DuckDBPyConnection"
 MEMORY: Final = "1500MB"  # what DuckDB may hold while it parses a source, before it spills
 COUNTING: Final = "400MB"  # afterwards: integers need little, and patients are counted in slices
 IDENTIFIER: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_$ -]{0,62}")
+
+
+class DataAway(DataError):
+    """The database does not answer now. Nothing is known to be wrong with the data."""
 
 
 @contextmanager
@@ -53,7 +43,8 @@ def session(inside: Path, *, memory: str = MEMORY, threads: int | None = None) -
             con.execute(f"SET temp_directory = {literal(str(scratch / 'spill'))}")
             con.execute("SET preserve_insertion_order = false")
             con.execute("SET autoinstall_known_extensions = false")  # a hospital's machine is offline
-            con.execute("SET enable_progress_bar = false")
+            with suppress(duckdb.InvalidInputException):  # a notebook without ipywidgets has no bar to turn off
+                con.execute("SET enable_progress_bar = false")
             con.execute("CREATE TABLE skipped (reason VARCHAR, n BIGINT)")
             if threads is not None:
                 con.execute(f"SET threads = {int(threads)}")
@@ -102,6 +93,11 @@ def skipped(con: Connection) -> dict[str, int]:
         ).fetchone()
         rows |= {"lines of CSV files cannot be read": int(lines[0])} if lines and lines[0] else {}
     return rows
+
+
+def numbers(con: Connection, sql: str) -> tuple[int, ...]:
+    """Return the first row of a query of counts; an empty cell is 0."""
+    return tuple(int(x or 0) for x in con.execute(sql).fetchone() or ())
 
 
 def identifier(name: str) -> str:

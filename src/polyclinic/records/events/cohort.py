@@ -14,8 +14,9 @@ import numpy as np
 from polyclinic.config import Node, Study
 from polyclinic.config.source import BUILT_IN
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.attrition import STEPS, Attrition, Stage
-from polyclinic.records.engine import Connection, literal, reading
+from polyclinic.records.databases.attrition import STEPS, Attrition, Stage
+from polyclinic.records.databases.engine import Connection, literal, reading
+from polyclinic.records.events.atlas import atlas_rows
 from polyclinic.records.events.cohort_sql import owners_query
 from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.pushdown import TYPES, Members, why
@@ -87,7 +88,7 @@ def restrict(
         attrition.append(Attrition(name, int((last > n).sum()), total))
     if total == 0:
         raise DataError(
-            "nobody is left by the protocol of the study",
+            "no patient is left by the protocol of the study",
             faults=[f"{a.step}: {a.patients} patients, {a.rows} rows left" for a in attrition],
             hint="see [cohort], [time], [visits] of the study and [exclude] of the node",
         )
@@ -125,6 +126,8 @@ def _check(node: Node, study: Study | None, opened: OpenedSource) -> None:
             faults.append("[cohort] age: it has no year of birth")
         if c.definition is not None and opened.cohort is None:
             faults.append("[cohort] definition: it has no COHORT table")
+        if c.atlas is not None and node.source.kind != "omop":
+            faults.append("[cohort] atlas: it is not OMOP")
     if faults:
         raise ConfigError(
             f"site {node.name!r}: source {node.source.kind!r} lacks what the study asks for",
@@ -180,6 +183,8 @@ def _entries(con: Connection, node: Node, study: Study, opened: OpenedSource) ->
     if c is not None and c.sql is not None:
         query = owners_query(con, node, c)
         return f"SELECT CAST(subject_id AS VARCHAR) AS patient_id, TRY_CAST(cohort_start_date AS DATE) AS day FROM ({query})"
+    if c is not None and c.atlas is not None:
+        return atlas_rows(con, node, study.path(c.atlas))
     first = dict(c.first) if c is not None else {}
     types = first.pop("visits", study.visits.types if study.visits else ())
     type_condition = _in_types(con, types, "v.type") if types else "true"

@@ -7,7 +7,7 @@ from typing import Any
 
 from polyclinic.config import CohortRule, Node
 from polyclinic.errors import DataError, PolicyRefusal
-from polyclinic.records.engine import Connection
+from polyclinic.records.databases.engine import Connection
 from polyclinic.records.sources.tables import hash_of
 
 COLUMNS = ("subject_id", "cohort_start_date", "cohort_end_date")

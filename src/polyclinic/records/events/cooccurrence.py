@@ -12,6 +12,7 @@ works an example by hand. Patients are independent: they are counted in slices, 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from typing import Any, Final
@@ -21,8 +22,8 @@ from numpy.typing import NDArray
 
 from polyclinic.config import TensorRule
 from polyclinic.errors import DataError
-from polyclinic.records.attrition import Stage
-from polyclinic.records.engine import Connection, reading
+from polyclinic.records.databases.attrition import Stage
+from polyclinic.records.databases.engine import Connection, note_skipped, numbers, reading
 from polyclinic.records.events.vocabulary import ModeCoverage, Vocabulary, choose_codes
 from polyclinic.records.events.window_sql import lonely
 from polyclinic.tensors.axis import Axis
@@ -31,6 +32,8 @@ from polyclinic.tensors.sparse import SparseTensor
 __all__ = ["ModeCoverage", "NothingTogether", "Vocabulary", "choose_codes", "count_together", "repeats"]
 
 SLICE: Final = 1_000_000  # combinations of codes laid out at a time
+# limit: of memory. With more combinations of one patient, a formal study would not count the others either
+HEAVY: Final = 2**25
 SLICES: Final = 24  # at most so many: each looks through all events
 PACKED: Final = 2**62  # combinations of a slice's patients and codes that one number can name
 Cells = list[NDArray[np.generic]]  # patients, how many cells each has, codes of every mode, values
@@ -44,7 +47,7 @@ class NothingTogether(DataError):
 
 
 def count_together(
-    con: Connection, rule: TensorRule, vocabulary: Vocabulary, *, site: str | None = None
+    con: Connection, rule: TensorRule, vocabulary: Vocabulary, *, site: str | None = None, each_alone: bool = False
 ) -> tuple[SparseTensor, Stage]:
     """Count what occurs together; returns the tensor and the accounting of events that found no partner.
 
@@ -52,6 +55,8 @@ def count_together(
     ----------
     site
         Only events of this value of the site column.
+    each_alone
+        A formal study: a patient with more combinations than memory holds is left out.
     """
     sizes, offsets = [len(a.labels or ()) for a in vocabulary.axes], [0]
     if rule.side_by_side:
@@ -62,8 +67,9 @@ def count_together(
         entering, counted = _units(
             con, offsets, rule, len(sizes), None if site is None else vocabulary.sites.index(site)
         )
-        parts = [_reduced(*part, sizes, rule) for part in _slices(con, rule, len(sizes))]
-        con.execute(f"DROP {'TABLE' if _is(con, 'unit', 'TABLE') else 'VIEW'} unit")
+        heavy = HEAVY if each_alone else math.inf
+        parts = [_reduced(*part, sizes, rule) for part in _slices(con, rule, len(sizes), heavy)]
+        con.execute(f"DROP {'VIEW' if entering == counted else 'TABLE'} unit")
         if site is None:
             con.execute("DROP TABLE fact")
     dropped = {lonely(rule): entering - counted} if entering > counted else {}
@@ -107,8 +113,8 @@ def _units(con: Connection, offsets: list[int], rule: TensorRule, modes: int, si
         f"AS whole FROM ({source}) GROUP BY {place}"
     )
     counts = (
-        _one(con, "SELECT coalesce(sum(n), 0) FROM places"),
-        _one(con, "SELECT coalesce(sum(n), 0) FROM places WHERE whole"),
+        numbers(con, "SELECT coalesce(sum(n), 0) FROM places")[0],
+        numbers(con, "SELECT coalesce(sum(n), 0) FROM places WHERE whole")[0],
     )
     if counts[0] == counts[1]:
         con.execute(f"CREATE TEMP VIEW unit AS {source}")
@@ -120,13 +126,7 @@ def _units(con: Connection, offsets: list[int], rule: TensorRule, modes: int, si
     return counts
 
 
-def _is(con: Connection, name: str, kind: str) -> bool:
-    """Whether a temporary table, or view, of this name is there."""
-    relation = "duckdb_views() WHERE view_name" if kind == "VIEW" else "duckdb_tables() WHERE table_name"
-    return bool(_one(con, f"SELECT count(*) FROM {relation} = '{name}' AND temporary"))
-
-
-def _slices(con: Connection, rule: TensorRule, modes: int) -> Iterator[tuple[dict[str, Any], bool]]:
+def _slices(con: Connection, rule: TensorRule, modes: int, heavy: float) -> Iterator[tuple[dict[str, Any], bool]]:
     """Combinations of codes, patient by patient, some patients at a time; True where each row is a whole cell."""
     place = "w" if rule.placed else "p"
     # How many combinations a patient has, from above: the product of the numbers of events of each mode in a place.
@@ -135,15 +135,19 @@ def _slices(con: Connection, rule: TensorRule, modes: int) -> Iterator[tuple[dic
     load = con.execute(
         f"SELECT p, sum({size}) AS n FROM (SELECT p, {place}, {counts} FROM unit GROUP BY ALL) GROUP BY p ORDER BY p"
     ).fetchnumpy()
-    people = np.asarray(load["p"])
+    people, sizes = np.asarray(load["p"]), np.asarray(load["n"])
+    out = people[sizes > heavy].tolist()
+    note_skipped(con, f"patients with more than {heavy:,} combinations of codes", len(out))
+    people, sizes = people[sizes <= heavy], sizes[sizes <= heavy]
     if not len(people):
         return
-    reach = np.cumsum(np.asarray(load["n"]))
+    reach = np.cumsum(sizes)
+    others = f" AND p NOT IN ({', '.join(map(str, out))})" if out else ""
     edges = np.flatnonzero(np.diff(reach // max(SLICE, reach[-1] / SLICES), prepend=-1))
     for first, last in zip(edges, [*edges[1:], len(people)], strict=True):
         between = {"first": int(people[first]), "last": int(people[last - 1])}
         yield (
-            con.execute(_joined(rule, modes, "p BETWEEN $first AND $last"), between).fetchnumpy(),
+            con.execute(_joined(rule, modes, "p BETWEEN $first AND $last" + others), between).fetchnumpy(),
             rule.hours is not None,
         )
 
@@ -270,8 +274,3 @@ def _tensor(parts: list[Cells], vocabulary: Vocabulary) -> SparseTensor:
         (len(present), *(len(a.labels or ()) for a in axes)),
         (Axis("patient", tuple(vocabulary.people[present].tolist())), *axes),
     )
-
-
-def _one(con: Connection, sql: str) -> int:
-    row = con.execute(sql).fetchone()
-    return int(row[0]) if row else 0

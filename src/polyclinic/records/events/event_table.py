@@ -10,11 +10,12 @@ from typing import Final, NamedTuple
 from polyclinic.config import Node, Study
 from polyclinic.config.source import BUILT_IN
 from polyclinic.errors import DataError
-from polyclinic.records.attrition import Attrition, Stage
-from polyclinic.records.engine import Connection, literal, note_skipped, reading
+from polyclinic.records.databases.attrition import Attrition, Stage
+from polyclinic.records.databases.engine import Connection, literal, note_skipped, reading
 from polyclinic.records.events.cohort import early_members, opt_out, restrict, restricts
 from polyclinic.records.sources.base import COLUMNS, SYSTEMS, OpenedSource, open_source, source_of
 from polyclinic.records.sources.pushdown import Members, Push, pushed_down
+from polyclinic.records.sources.tables import hash_of
 
 # Times are the hospital's own clock: an offset such as +01:00 is cut off, so that "the same day" means the local day.
 # A date before 1800 or after 2300 is a fault of the keyboard; MIMIC moves its dates to the years 2100 to 2210.
@@ -104,6 +105,8 @@ def read_events(con: Connection, node: Node, path: Path, study: Study | None = N
     A study's protocol ([cohort], [time], [visits]) and the owner's [exclude] take out what is not asked for, or not allowed.
     """
     digests = opt_out(con, node)
+    if study is not None and study.cohort is not None and study.cohort.atlas is not None:
+        digests["atlas sha256"] = hash_of(study.path(study.cohort.atlas))
     push = pushed_down(con, node, study, _early(con, node, study))
     opened = _opened(con, node, study, push)
     restricted = restricts(node, study)

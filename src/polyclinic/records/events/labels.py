@@ -8,7 +8,7 @@ from typing import Final
 
 from polyclinic.config import LabelRule
 from polyclinic.errors import DataError
-from polyclinic.records.engine import Connection, identifier, note_skipped, reading
+from polyclinic.records.databases.engine import Connection, identifier, note_skipped, numbers, reading
 from polyclinic.records.sources.base import OpenedSource
 
 YES: Final = "('1', '1.0', 'true', 't', 'yes', 'y')"
@@ -97,7 +97,7 @@ def read_labels(
             f"outcome {outcome!r}: {unreadable} visits are neither yes nor no{_which(con, 'visits', text)}",
             hint="name the values that mean yes: [source] positive = [...]",
         )
-    visits, labelled_visits, yes = _row(
+    visits, labelled_visits, yes = numbers(
         con, f"SELECT count(*), count({text}), count(*) FILTER ({text} IN {YES}) FROM visits"
     )
     if outcome == "mortality" and not labelled_visits and rule is None:
@@ -176,7 +176,7 @@ def _readmission(con: Connection, days: int) -> Labels:
         "WHERE NOT died AND ends IS NOT NULL AND patient_id IS NOT NULL"
     )
     con.execute("INSERT INTO labels SELECT patient_id, CAST(bool_or(back) AS INTEGER) FROM judged GROUP BY 1")
-    total, deaths, undated = _row(
+    total, deaths, undated = numbers(
         con, "SELECT count(*), count(*) FILTER (died), count(*) FILTER (NOT died AND ends IS NULL) FROM stays"
     )
     readmitted = _one(con, "SELECT count(*) FILTER (back) FROM judged")
@@ -193,13 +193,9 @@ def _readmission(con: Connection, days: int) -> Labels:
 
 
 def _patients(con: Connection) -> dict[str, int]:
-    n, yes = _row(con, "SELECT count(*), count(*) FILTER (label = 1) FROM labels")
+    n, yes = numbers(con, "SELECT count(*), count(*) FILTER (label = 1) FROM labels")
     return {"patients": n, "patients positive": yes}
 
 
-def _row(con: Connection, sql: str) -> tuple[int, ...]:
-    return tuple(int(x or 0) for x in con.execute(sql).fetchone() or ())
-
-
 def _one(con: Connection, sql: str) -> int:
-    return _row(con, sql)[0]
+    return numbers(con, sql)[0]

@@ -12,8 +12,8 @@ from numpy.typing import NDArray
 
 from polyclinic.config import FeatureRule, Node
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.attrition import Stage
-from polyclinic.records.engine import Connection, note_skipped, reading
+from polyclinic.records.databases.attrition import Stage
+from polyclinic.records.databases.engine import Connection, note_skipped, reading
 from polyclinic.records.events.cohort import opt_out
 from polyclinic.records.sources.tables import describe, open_file
 

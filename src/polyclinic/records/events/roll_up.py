@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Final
 
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.engine import Connection, literal, reading
+from polyclinic.records.databases.engine import Connection, literal, reading
 from polyclinic.records.events.codes import Code, Group, group_of_icd
 
 TO: Final = re.compile(r"ingredient|atc:([1-5])|ancestors:(.+)")
@@ -19,9 +19,9 @@ BY_ICD: Final = ("rubric", "icd9", "icd10", "ccs", "ccsr", "chapter", "block")
 SYSTEMS: Final = {"ICD10CM": "icd10cm", "ICD9CM": "icd9cm", "ICD10": "icd10"}
 
 
-def is_roll_up(to: str, codes: Sequence[Code]) -> bool:
-    """Whether a rule needs the vocabulary tables of the site."""
-    return TO.fullmatch(to) is not None or (to in BY_ICD and bool(codes) and all(c.system == "omop" for c in codes))
+def is_roll_up(to: str, code: Code) -> bool:
+    """Whether a rule needs the vocabulary tables of the site for this code. Other codes do not decide it."""
+    return TO.fullmatch(to) is not None or (to in BY_ICD and code.system == "omop")
 
 
 def roll_up(con: Connection, codes: Sequence[Code], to: str, folder: Path) -> list[list[Group]]:
@@ -98,7 +98,7 @@ def _listed(path: Path) -> str:
     """The concepts of a list, as SQL literals."""
     if not path.is_file():
         raise ConfigError(
-            f"{path}: no such list of ancestors", hint="a CSV file with the column concept_id, beside the study"
+            f"{path}: no such list of ancestors", hint="a CSV file with the column concept_id, next to the study"
         )
     with open(path, newline="", encoding="utf-8-sig") as f:
         ids = [(r.get("concept_id") or "").strip() for r in csv.DictReader(f)]

@@ -17,9 +17,9 @@ from numpy.typing import NDArray
 
 from polyclinic.config import CodeRule, Study, TensorRule
 from polyclinic.errors import DataError
-from polyclinic.records.attrition import Stage
-from polyclinic.records.engine import Connection, literal, reading
-from polyclinic.records.events.codes import Code, group
+from polyclinic.records.databases.attrition import Stage
+from polyclinic.records.databases.engine import Connection, literal, note_skipped, reading
+from polyclinic.records.events.codes import Code, Group, group
 from polyclinic.records.events.roll_up import is_roll_up, roll_up
 from polyclinic.records.events.window_sql import lacks, tick
 from polyclinic.tensors.axis import Axis, read_public_axis
@@ -106,7 +106,9 @@ def choose_codes(con: Connection, events: str, study: Study, *, each_alone: bool
             f"SELECT kind, code, system, any_value(description), count(*), count(*) FILTER ({tick(rule)} IS NULL) "
             "FROM events GROUP BY 1, 2, 3 ORDER BY 1, 2, 3"
         ).fetchall()
-    by_mode = _by_mode(rows, rule)
+    by_mode = {m: [r for r in rows if r[0] in _kinds(m)] for m in rule.modes}
+    if not each_alone:  # in a formal study one patient must not decide whether the others are counted
+        _need_events(by_mode, rows)
     fate: dict[Distinct, str] = {}
     labelled: list[tuple[int, Distinct, str]] = []
     names: list[dict[str, str]] = []
@@ -129,7 +131,7 @@ def choose_codes(con: Connection, events: str, study: Study, *, each_alone: bool
         con, PATIENTS if rule.top else PATIENTS.replace("count(DISTINCT p)", "approx_count_distinct(p)"), every
     )
     frequency = patients if rule.top_by == "patients" or not rule.top else _frequency(con, _visits(rule), every)
-    axes, fixed = _kept(rule, study, names, every, frequency)
+    axes, fixed = _kept(rule, study, names, every, frequency, each_alone)
     coverage = tuple(map(_coverage, rule.modes, by_mode.values(), unmapped, patients))
     index = [{x: i for i, x in enumerate(a.labels or ())} for a in axes]
     _choose(con, every, index)
@@ -144,28 +146,49 @@ def choose_codes(con: Connection, events: str, study: Study, *, each_alone: bool
 def _groups(con: Connection, codes: Sequence[Code], study: Study, mode: str, each_alone: bool) -> list[dict[str, str]]:
     """Return label -> name for every code: none, one, or several (a drug of two ingredients)."""
     rule = study.codes.get(mode, CodeRule())
-    if is_roll_up(rule.to, codes):
-        several = roll_up(con, codes, rule.to, study.folder)
-    else:
-        several = [[g] for g in group(codes, rule, kind=mode, folder=study.folder, each_alone=each_alone)]
+    targets = _targets(con, codes, study, mode, each_alone)
     keep = rule.unmapped == "keep"
     return [
-        {g.label: g.name for g in targets if g.label is not None} or ({c.code: c.description or c.code} if keep else {})
-        for c, targets in zip(codes, several)
+        {g.label: g.name for g in targets[c] if g.label is not None}
+        or ({c.code: c.description or c.code} if keep else {})
+        for c in codes
     ]
 
 
-def _by_mode(rows: Sequence[Any], rule: TensorRule) -> dict[str, list[Any]]:
-    """Sort the distinct codes by mode, and refuse a mode without events."""
-    by_mode = {m: [r for r in rows if r[0] in _kinds(m)] for m in rule.modes}
-    absent = [m for m in rule.modes if not by_mode[m]]
+def _targets(
+    con: Connection, codes: Sequence[Code], study: Study, mode: str, each_alone: bool
+) -> dict[Code, list[Group]]:
+    """Return the groups of every code. Its own system says how it is grouped, whatever other codes there are."""
+    rule = study.codes.get(mode, CodeRule())
+    concepts = [c for c in codes if is_roll_up(rule.to, c)]
+    texts = [c for c in codes if not is_roll_up(rule.to, c)]
+    grouped = group(texts, rule, kind=mode, folder=study.folder, each_alone=each_alone) if texts else []
+    rolled = _rolled(con, concepts, study, rule, each_alone)
+    return dict(zip(concepts, rolled)) | {c: [g] for c, g in zip(texts, grouped)}
+
+
+def _rolled(
+    con: Connection, codes: Sequence[Code], study: Study, rule: CodeRule, each_alone: bool
+) -> Sequence[list[Group]]:
+    try:
+        return roll_up(con, codes, rule.to, study.folder) if codes else []
+    except DataError as e:
+        if not each_alone:
+            raise
+        # one patient's concept must not end the part of patients with other codes
+        note_skipped(con, e.what, sum(c.rows for c in codes))
+        return [[] for _ in codes]
+
+
+def _need_events(by_mode: Mapping[str, Sequence[Any]], rows: Sequence[Any]) -> None:
+    """Refuse a mode without events."""
+    absent = [m for m, found in by_mode.items() if not found]
     if absent:
         raise DataError(
             "no events for some modes",
             faults=[f"mode {m!r}: no event of this kind" for m in absent],
             hint=f"the kinds there are: {', '.join(sorted({str(r[0]) for r in rows})) or 'none'}",
         )
-    return by_mode
 
 
 def _coverage(mode: str, rows: Sequence[Any], unmapped: Mapping[str, int], patients: NDArray[np.int64]) -> ModeCoverage:
@@ -296,6 +319,7 @@ def _kept(
     names: Sequence[Mapping[str, str]],
     every: Sequence[Sequence[str]],
     counted: Sequence[NDArray[np.int64]],
+    each_alone: bool,
 ) -> tuple[list[Axis], list[bool]]:
     """Every axis, its labels sorted; and whether it is fixed (a list or top k) or only what co-occurs."""
     axes: list[Axis] = []
@@ -306,7 +330,7 @@ def _kept(
         elif mode in rule.vocabulary:
             axis = read_public_axis(mode, study.path(rule.vocabulary[mode]))
             public_labels = axis.labels or ()
-            if titles and not set(titles) & set(public_labels):
+            if not each_alone and titles and not set(titles) & set(public_labels):
                 raise DataError(
                     f"mode {mode!r}: no code of {rule.vocabulary[mode]} occurs here",
                     faults=[f"the list has {min(public_labels)!r}, the tensor {min(titles)!r}"],

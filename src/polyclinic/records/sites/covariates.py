@@ -1,4 +1,4 @@
-"""Covariates and times of patients: columns that stand beside the labels or in the visits, one row a patient."""
+"""Covariates and times of patients: columns beside the labels, in the visits, or in the table of patients."""
 
 from __future__ import annotations
 
@@ -9,12 +9,47 @@ import numpy as np
 
 from polyclinic.config.evaluate import PeopleRule
 from polyclinic.errors import DataError
-from polyclinic.records.engine import Connection, identifier, literal, note_skipped
+from polyclinic.records.databases.engine import Connection, identifier, literal, note_skipped, reading
 from polyclinic.records.sites.people import People
+from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.tables import describe
 
-PLACES = ("raw labels", "visits")
+PLACES = ("raw labels", "visits", "persons")
 TRUE = ("1", "1.0", "true", "t", "yes", "y")
+
+
+def make_persons(con: Connection, opened: OpenedSource, events: str) -> None:
+    """Make the table ``persons`` (patient_id, age, sex) of what the source knows about its patients.
+
+    Age is the year of the index date minus the year of birth. Without a cohort the first visit stands for the index date, and
+    without a visit the first event.
+    """
+    if opened.births is None and opened.sexes is None:
+        con.execute("DROP TABLE IF EXISTS persons")
+        return
+    days = [f"SELECT patient_id, 3 AS place, time AS day FROM {events}"]
+    if opened.visits is not None:
+        days.append(f"SELECT patient_id, 2, starts FROM ({opened.visits})")
+    if con.execute("SELECT 1 FROM duckdb_tables() WHERE table_name = 'member'").fetchone():
+        days.append("SELECT patient_id, 1, index_date FROM member")
+    dated = " UNION ALL ".join(
+        f"SELECT CAST(d.patient_id AS VARCHAR) AS patient_id, place, year(TRY_CAST(CAST(day AS VARCHAR) AS TIMESTAMP)) AS year "
+        f"FROM ({d}) d(patient_id, place, day)"
+        for d in days
+    )
+    nobody = "SELECT NULL AS patient_id, NULL AS value WHERE false"
+    known = [name for name, query in (("age", opened.births), ("sex", opened.sexes)) if query is not None]
+    with reading("age and sex of the patients"):
+        con.execute(
+            f"CREATE OR REPLACE TEMP TABLE persons AS SELECT patient_id, {', '.join(known)} FROM (SELECT patient_id, "
+            "CASE WHEN i.year - b.value BETWEEN 0 AND 150 THEN i.year - b.value END AS age, s.value AS sex FROM "
+            f"(SELECT CAST(patient_id AS VARCHAR) AS patient_id, min(TRY_CAST(value AS INTEGER)) AS value FROM "
+            f"({opened.births or nobody}) t(patient_id, value) GROUP BY 1) b FULL JOIN "
+            f"(SELECT CAST(patient_id AS VARCHAR) AS patient_id, min(CAST(value AS VARCHAR)) AS value FROM "
+            f"({opened.sexes or nobody}) t(patient_id, value) GROUP BY 1) s USING (patient_id) LEFT JOIN "
+            f"(SELECT patient_id, arg_min(year, (place, year)) AS year FROM ({dated}) WHERE year IS NOT NULL GROUP BY 1) i "
+            "USING (patient_id))"
+        )
 
 
 def read_people(
@@ -28,8 +63,8 @@ def read_people(
 ) -> People | None:
     """The rows of these patients in their order; None where the study asks for none.
 
-    A column is looked for in the label table, then among the visits; of several values of a patient the first by order is
-    taken (age: the lowest). ``sex`` is F or M by its first letter. Texts that are ``missing`` are unknown. With ``skip_faulty``
+    A column is looked for in the label table, then among the visits, then in what :func:`make_persons` made. Of several
+    values of a patient the first by order is taken (age: the lowest). ``sex`` is F or M by its first letter. Texts that are ``missing`` are unknown. With ``skip_faulty``
     a number that cannot be used is unknown, too.
     """
     if rule is None or not rule.names:
@@ -44,7 +79,7 @@ def read_people(
         column = mapped.get(name, name)
         place = next((p for p in places if column in places[p]), None)
         if place is None:
-            faults.append(f"{column!r} is a column of neither the labels nor the visits")
+            faults.append(f"{column!r} is a column of neither the labels nor the visits nor the patients")
             hints.add(
                 f"drop it, or put it into the table of labels; under another name: [source] columns = {{{name} = 'theirs'}}"
             )

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+import warnings
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from scipy.sparse import coo_array
 
 from polyclinic.errors import DataError
 
 Index = NDArray[np.int64]
+COUNT: Final = "count of the matrix"  # a column that no table has
 
 
 @dataclass(frozen=True)
@@ -118,6 +121,72 @@ def column_of(frame: Any, name: str) -> FrameColumn:
     return FrameColumn(name, array)
 
 
+@dataclass(frozen=True)
+class FrameRows:
+    """The rows of a table that are used; None: all of them."""
+
+    frame: object
+    used: NDArray[np.bool_] | None = None
+
+    def column(self, name: str) -> FrameColumn:
+        """One column of these rows."""
+        column = column_of(self.frame, name)
+        return column if self.used is None else FrameColumn(name, column.values[self.used])
+
+    def with_site(self, site: str, without: str) -> FrameRows:
+        """Leave out the rows without a site, where that was asked for, and count them."""
+        if without not in ("refuse", "leave out"):
+            raise DataError(f"without_site = {without!r}", hint="'refuse' or 'leave out'")
+        empty = self.column(site).empty()
+        if without == "refuse" or not empty.any():
+            return self
+        warnings.warn(f"{site}: {int(empty.sum())} of {len(empty)} rows are empty: left out", stacklevel=3)
+        return FrameRows(self.frame, ~empty)
+
+    def codes(self, modes: Sequence[str] | Mapping[str, str]) -> list[KeyColumns]:
+        """The codes of every mode; of a long table, empty in the rows of the other modes."""
+        if not isinstance(modes, Mapping):
+            return [self.column(m).keys() for m in modes]
+        ((kind, code),) = modes.items()
+        kinds, codes = self.column(kind).keys(), self.column(code).keys()
+        if kinds.missing.any():
+            raise DataError(
+                f"{kind}: {int(kinds.missing.sum())} of {len(kinds.index)} rows are empty",
+                hint="every row of a long table says the mode of its code",
+            )
+        return [_of_kind(name, codes, kinds.index == k) for k, name in enumerate(kinds.labels)]
+
+
+def _of_kind(name: str, codes: KeyColumns, rows: NDArray[np.bool_]) -> KeyColumns:
+    index = np.where(rows, codes.index, -1)
+    places, position = np.unique(index[index >= 0], return_inverse=True)
+    index[index >= 0] = position.ravel()
+    return KeyColumns(name, index, tuple(codes.labels[i] for i in places))
+
+
+def is_annotated(frame: object) -> bool:
+    """Whether this is an AnnData (or ehrdata): a matrix with names and a table of its rows."""
+    return all(hasattr(frame, a) for a in ("X", "obs", "obs_names", "var_names"))
+
+
+def unrolled(
+    annotated: Any, patient: str, modes: Sequence[str] | Mapping[str, str], count: str | None
+) -> dict[str, object]:
+    """An AnnData as columns: one row a non-zero count, and one without a code for who has none."""
+    if isinstance(modes, str | Mapping) or len(modes) != 1 or count is not None:
+        raise DataError(
+            "an AnnData has one mode, its variables, and its matrix has the counts",
+            hint='modes=["code"], without count',
+        )
+    matrix = coo_array(annotated.X)
+    nobody = np.setdiff1d(np.arange(matrix.shape[0]), matrix.row)
+    rows = np.concatenate([matrix.row, nobody])
+    codes = np.array([*np.asarray(annotated.var_names, object)[matrix.col], *[None] * len(nobody)], object)
+    about = {str(c): column_of(annotated.obs, c).values[rows] for c in annotated.obs}
+    names = {patient: np.asarray(annotated.obs_names, object)[rows], modes[0]: codes}
+    return about | names | {COUNT: np.concatenate([matrix.data, np.zeros(len(nobody))])}
+
+
 def visit_positions(
     patient: NDArray[np.int64], time: FrameColumn, visit: NDArray[np.int64] | None = None
 ) -> NDArray[np.int64]:
@@ -217,4 +286,6 @@ def which_door(given: object) -> str:
         return 'call pc.from_frame(frame, patient="...", modes=["...", "..."]) first'
     if module == "numpy":
         return "call pc.from_numpy(array, axes=[...]) first"
+    if isinstance(given, str):
+        return f"read the file first, e.g. pandas.read_csv({given!r}, dtype=str)"
     return "make them with pc.from_frame, pc.from_scipy, pc.from_numpy, or pc.SparseTensor"

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import warnings
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeAlias, cast
 
@@ -12,13 +11,16 @@ import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
+from polyclinic.records.sites.cells import Cells, SitePatients
 from polyclinic.records.sites.frames import (
+    COUNT,
     FrameColumn,
+    FrameRows,
     KeyColumns,
-    column_of,
     columns_of,
+    is_annotated,
     outcomes_of,
-    together,
+    unrolled,
     visit_positions,
     which_door,
 )
@@ -36,7 +38,7 @@ def from_frame(
     frame: object,
     *,
     patient: str,
-    modes: Sequence[str],
+    modes: Sequence[str] | Mapping[str, str],
     count: str | None = None,
     visit: str | None = None,
     site: str | None = None,
@@ -45,17 +47,20 @@ def from_frame(
     names: Mapping[str, Mapping[str, str]] | None = None,
     time: str | None = None,
     side_by_side: bool = False,
+    without_site: Literal["refuse", "leave out"] = "refuse",
 ) -> Sites:
-    """Hospitals from a long table: one row says that a patient had these codes together.
+    """Hospitals from a table: one row says that a patient had these codes together.
 
     Parameters
     ----------
     frame
-        A data frame of any library (pandas, polars, Arrow ...), or a mapping of columns.
+        A data frame of any library (pandas, polars, Arrow ...), a mapping of columns, or an AnnData of counts. The
+        columns of an AnnData are those of ``obs``. ``patient`` and the one mode then name its observations and variables.
     patient
         Column with the patient's identifier; it stays in the tensor's axis and never leaves.
     modes
-        Columns with codes, one per mode, e.g. ``["procedure", "diagnosis"]``.
+        Columns with codes, one per mode, e.g. ``["procedure", "diagnosis"]``. A long table has one code in each row:
+        ``{"kind": "code"}`` names the column that says the mode, and the column with the code.
     count
         Column with how often (whole numbers, not negative); default: every row counts once.
     visit
@@ -74,6 +79,8 @@ def from_frame(
         one ``visit``, else of one time), and a cell is how often a code occurs in a visit (``pc.PARAFAC2``).
     side_by_side
         One mode of all codes, and a cell counts one code (``pc.DPEM``, ``pc.SumALS``). Rows may leave modes empty.
+    without_site
+        Whether rows with an empty ``site`` are an error, or are left out with a warning that counts them.
 
     Examples
     --------
@@ -82,69 +89,115 @@ def from_frame(
     >>> sites[0].tensor.coords.tolist(), sites[0].labels.tolist()
     ([[0, 0, 0], [0, 1, 0], [1, 0, 1]], [0, 1])
     """
-    columns = [patient, *modes, *(c for c in (count, visit, site, outcome, time) if c is not None), *covariates]
+    if is_annotated(frame):
+        frame, count = unrolled(frame, patient, modes, count), COUNT
+    columns = [*(c for c in (patient, count, visit, site, outcome, time) if c is not None), *covariates]
     _named(frame, columns, modes)
-    if count is not None and visit is not None and time is None:
-        raise DataError(
-            "count and visit are both given",
-            hint="count says how often a row happened; with visit, a cell is the number of visits: leave one out",
-        )
-    patients = column_of(frame, patient).keys()
-    if not len(patients.index):
-        raise DataError("the table has no rows", hint="what left none? a filter, a join, a file without lines")
-    codes = [column_of(frame, m).keys() for m in modes]
-    one_site = KeyColumns("site", np.zeros(len(patients.index), np.int64), ("hospital",))
-    hospitals = one_site if site is None else column_of(frame, site).keys()
-    faults = [
-        f"{c.name}: {int(c.missing.sum())} of {len(c.missing)} rows are empty"
-        for c in (patients, hospitals)
-        if c.missing.any()
-    ]
-    counts = np.ones(len(patients.index)) if count is None else _counts(column_of(frame, count), faults)
-    if faults:
-        raise DataError("the table is not usable", faults=faults, hint="every row needs its patient, site and count")
-    if side_by_side and time is not None:
-        raise DataError("side_by_side and time are both given", hint="leave one out: visits in order need their mode")
+    _can_go_together(count, visit, time, side_by_side)
+    table = FrameRows(frame) if site is None else FrameRows(frame).with_site(site, without_site)
+    patients, hospitals, counts = _who(table, patient, site, count)
+    codes = _codes(table, modes, visit if time is None else None, side_by_side)
     _tell_missing(codes, visit is not None or side_by_side)
 
-    axes = _axes(codes, _words(names or {}, modes))
-    visits = None if visit is None else column_of(frame, visit).keys()
-    if visits is not None and (missing := int(visits.missing.sum())):
-        raise DataError(f"{visits.name}: {missing} rows have no visit", hint="give every row its visit")
+    axes = _axes(codes, _words(names or {}, [c.name for c in codes]))
+    visits = _visits(table, visit)
     if time is not None:
-        position = visit_positions(patients.index, column_of(frame, time), None if visits is None else visits.index)
-        longest = int(position.max(initial=0)) + 1
-        numbers = tuple(f"{t + 1:0{len(str(longest))}d}" for t in range(longest))
-        axes = [Axis("visit", numbers, vocabulary="public"), *axes]
-        codes, visits = [KeyColumns("visit", position, numbers), *codes], None
-    outcomes = None if outcome is None else outcomes_of(column_of(frame, outcome))
-    sites: list[Site] = []
-    conflicts: list[str] = []
-    for k, name in enumerate(hospitals.labels):
-        rows = np.flatnonzero(hospitals.index == k)
-        people, index = np.unique(patients.index[rows], return_inverse=True)
-        members = _Members(name, rows, index, len(people), conflicts)
-        patient_axis = Axis("patient", tuple(patients.labels[i] for i in people))
-        if side_by_side:
-            coords, cells = _stacked([_cells(members, [c], visits, counts) for c in codes], axes)
-            shown = [Axis.side_by_side(axes)]
-        else:
-            coords, cells = _cells(members, codes, visits, counts)
-            shown = axes
-        shape = (len(people), *(len(a.labels or ()) for a in shown))
-        tensor = SparseTensor(coords, cells, shape, [patient_axis, *shown])
-        labels = None if outcomes is None else members.labels(outcomes, str(outcome))
-        covariate_values = {c: members.covariate(column_of(frame, c)) for c in covariates}
-        sites.append(Site(name, tensor, labels=labels, people=People(covariate_values) if covariate_values else None))
-    if conflicts:
-        raise DataError(
-            "patients with several outcomes or covariates", faults=conflicts[:10], hint="one value a patient"
-        )
+        visit_mode = _in_order(patients, table.column(time), visits)
+        axes = [Axis("visit", visit_mode.labels, vocabulary="public"), *axes]
+        codes, visits = [visit_mode, *codes], None
+    cells = Cells(codes, axes, visits, counts, side_by_side)
+    sites = _sites(table, patients, hospitals, cells, outcome, covariates)
     from polyclinic.records.sites.remarks import remarks
 
     for remark in remarks(sites):
         warnings.warn(remark, UserWarning, stacklevel=2)
     return Sites(with_overlap(sites, [s.counts().axes[0].labels or () for s in sites]))
+
+
+def _codes(
+    table: FrameRows, modes: Sequence[str] | Mapping[str, str], visit: str | None, side_by_side: bool
+) -> list[KeyColumns]:
+    codes = table.codes(modes)
+    if isinstance(modes, Mapping) and len(codes) > 1 and visit is None and not side_by_side:
+        raise DataError(
+            "each row of a long table has one code: which rows belong together?",
+            hint='visit="..." names the column that says it; side_by_side=True counts every code alone',
+        )
+    return codes
+
+
+def _can_go_together(count: str | None, visit: str | None, time: str | None, side_by_side: bool) -> None:
+    """Refuse arguments that contradict one another."""
+    if count is not None and visit is not None and time is None:
+        raise DataError(
+            "count and visit are both given",
+            hint="count says how often a row happened; with visit, a cell is the number of visits: leave one out",
+        )
+    if side_by_side and time is not None:
+        raise DataError("side_by_side and time are both given", hint="leave one out: visits in order need their mode")
+
+
+def _visits(table: FrameRows, visit: str | None) -> KeyColumns | None:
+    visits = None if visit is None else table.column(visit).keys()
+    if visits is not None and (missing := int(visits.missing.sum())):
+        raise DataError(f"{visits.name}: {missing} rows have no visit", hint="give every row its visit")
+    return visits
+
+
+def _sites(
+    table: FrameRows,
+    patients: KeyColumns,
+    hospitals: KeyColumns,
+    cells: Cells,
+    outcome: str | None,
+    covariates: Sequence[str],
+) -> list[Site]:
+    """Return one site for every hospital. A patient with several outcomes or covariates is refused."""
+    outcomes = None if outcome is None else outcomes_of(table.column(outcome))
+    sites: list[Site] = []
+    conflicts: list[str] = []
+    for k, name in enumerate(hospitals.labels):
+        rows = np.flatnonzero(hospitals.index == k)
+        people, index = np.unique(patients.index[rows], return_inverse=True)
+        members = SitePatients(name, rows, index, len(people), conflicts)
+        tensor = cells.tensor(members, Axis("patient", tuple(patients.labels[i] for i in people)))
+        labels = None if outcomes is None else members.labels(outcomes, str(outcome))
+        covariate_values = {c: members.covariate(table.column(c)) for c in covariates}
+        sites.append(Site(name, tensor, labels=labels, people=People(covariate_values) if covariate_values else None))
+    if conflicts:
+        raise DataError(
+            "patients with several outcomes or covariates", faults=conflicts[:10], hint="one value a patient"
+        )
+    return sites
+
+
+def _who(
+    table: FrameRows, patient: str, site: str | None, count: str | None
+) -> tuple[KeyColumns, KeyColumns, NDArray[np.float64]]:
+    """Patient, hospital and count of every row. All faults are told at once."""
+    patients = table.column(patient).keys()
+    rows = len(patients.index)
+    if not rows:
+        raise DataError("the table has no rows", hint="what left none? a filter, a join, a file without lines")
+    one_site = KeyColumns("site", np.zeros(rows, np.int64), ("hospital",))
+    hospitals = one_site if site is None else table.column(site).keys()
+    faults = [
+        f"{c.name}: {int(c.missing.sum())} of {rows} rows are empty" for c in (patients, hospitals) if c.missing.any()
+    ]
+    hint = "every row needs its patient, site and count"
+    if hospitals.missing.any():
+        hint += '; without_site="leave out" uses the rows that have a site'
+    counts = np.ones(rows) if count is None else _counts(table.column(count), faults)
+    if faults:
+        raise DataError("the table is not usable", faults=faults, hint=hint)
+    return patients, hospitals, counts
+
+
+def _in_order(patients: KeyColumns, time: FrameColumn, visits: KeyColumns | None) -> KeyColumns:
+    """Return the mode of visits in order of time."""
+    position = visit_positions(patients.index, time, None if visits is None else visits.index)
+    longest = int(position.max(initial=0)) + 1
+    return KeyColumns("visit", position, tuple(f"{t + 1:0{len(str(longest))}d}" for t in range(longest)))
 
 
 def from_scipy(
@@ -244,12 +297,17 @@ def _axis(name: str, labels: Sequence[str] | None) -> Axis:
     return Axis(name, None if labels is None else tuple(str(x) for x in labels))
 
 
-def _named(frame: object, wanted: Sequence[str], modes: Sequence[str]) -> None:
+def _named(frame: object, others: Sequence[str], modes: Sequence[str] | Mapping[str, str]) -> None:
     present = columns_of(frame)
     if present is None:
         raise DataError(f"a {type(frame).__name__} is not a table with named columns", hint=which_door(frame))
-    if isinstance(modes, str) or not modes:
-        raise DataError(f"modes = {modes!r}", hint='a list of columns with codes: modes=["procedure", "diagnosis"]')
+    if isinstance(modes, str) or not modes or (isinstance(modes, Mapping) and len(modes) > 1):
+        raise DataError(
+            f"modes = {modes!r}",
+            hint='a list of columns with codes: modes=["procedure", "diagnosis"]; of a long table: modes={"kind": "code"}',
+        )
+    mode_columns = [c for pair in modes.items() for c in pair] if isinstance(modes, Mapping) else list(modes)
+    wanted = [*others, *mode_columns]
     from difflib import get_close_matches
 
     faults = [
@@ -313,63 +371,3 @@ def _axes(codes: Sequence[KeyColumns], words: Mapping[str, Mapping[str, str]]) -
         Axis(c.name, c.labels, tuple(words[c.name].get(x, x) for x in c.labels) if c.name in words else None)
         for c in codes
     ]
-
-
-def _cells(
-    members: _Members, codes: Sequence[KeyColumns], visits: KeyColumns | None, counts: NDArray[np.float64]
-) -> tuple[Index, NDArray[np.float64]]:
-    """Return coordinates and counts of one hospital's cells."""
-    columns = [c.index[members.rows] for c in codes]
-    if visits is not None:
-        coords = together(members.index, visits.index[members.rows], columns)
-        return coords, np.ones(len(coords))
-    complete = np.all([c >= 0 for c in columns], axis=0)
-    return np.column_stack([members.index, *columns])[complete], counts[members.rows][complete]
-
-
-def _stacked(
-    parts: Sequence[tuple[Index, NDArray[np.float64]]], axes: Sequence[Axis]
-) -> tuple[Index, NDArray[np.float64]]:
-    """Return the cells of all modes with their codes under one another."""
-    offsets = np.cumsum([0, *(len(a.labels or ()) for a in axes[:-1])])
-    coords = [c + np.array([0, offset]) for (c, _), offset in zip(parts, offsets)]
-    return np.concatenate(coords), np.concatenate([v for _, v in parts])
-
-
-@dataclass(frozen=True)
-class _Members:
-    """Rows of the table that belong to one hospital, and the patient of each."""
-
-    site: str
-    rows: Index
-    index: Index
-    patients: int
-    conflicts: list[str]
-
-    def labels(self, outcomes: NDArray[np.float64], name: str) -> NDArray[np.generic]:
-        """Return (patients,) outcomes, NaN where unknown. They are whole numbers where all are known."""
-        out = self._one_value(outcomes[self.rows], name, "patients have 0 and 1")
-        return out if np.isnan(out).any() else out.astype(np.int64)
-
-    def covariate(self, column: FrameColumn) -> NDArray[np.generic]:
-        """Return (patients,) numbers (NaN: unknown) or texts (empty: unknown)."""
-        numbers = column.numbers()
-        if numbers is not None:
-            return self._one_value(numbers[self.rows], column.name, "patients have several values")
-        keys = column.keys()
-        position = keys.index[self.rows].astype(float)
-        position[position < 0] = np.nan
-        position = self._one_value(position, column.name, "patients have several values")
-        texts = np.array(["", *keys.labels], dtype=object)
-        return np.asarray(texts[np.where(np.isnan(position), 0, position + 1).astype(np.int64)])
-
-    def _one_value(self, values: NDArray[np.float64], name: str, conflict: str) -> NDArray[np.float64]:
-        """Return the value of every patient, NaN where no row has one. Rows that differ are a conflict."""
-        low, high = np.full(self.patients, np.inf), np.full(self.patients, -np.inf)
-        present = ~np.isnan(values)
-        np.minimum.at(low, self.index[present], values[present])
-        np.maximum.at(high, self.index[present], values[present])
-        differing = int((low < high).sum())
-        if differing:
-            self.conflicts.append(f"{name}, site {self.site!r}: {differing} {conflict}")
-        return np.where(np.isinf(low), np.nan, low)

@@ -10,11 +10,14 @@ import numpy as np
 
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
+from polyclinic.tensors.sparse import SparseTensor
 
 DATE = re.compile(r"\d{4}-\d{2}-\d{2}|\d{1,2}[./]\d{1,2}[./]\d{2,4}")
 # Codes that start with E or V are of both versions.
 ICD = (re.compile(r"\d{3,5}"), re.compile(r"[A-DF-UW-Z]\d[0-9A-Z]{1,5}"))
 OLDEST = 120  # years
+FEWEST = 3  # patients of a site: of two, each could subtract the own part and see the other's
+TRIAL = 20  # patients: a smaller table is somebody's trial, of which sizes say nothing
 
 
 def remarks(sites: Sequence[Site]) -> list[str]:
@@ -28,13 +31,24 @@ def remarks(sites: Sequence[Site]) -> list[str]:
     tensors = [s.tensor for s in sites if s.tensor is not None]
     out = [x for axis in (tensors[0].axes[1:] if tensors else ()) for x in _of_codes(axis)]
     out += _of_overlap([s for s in sites if s.tensor is not None])
+    out += _of_sizes(sites, tensors)
     for site in sites:
         ages = site.people.columns.get("age") if site.people is not None else None
         if ages is not None and ages.dtype.kind == "f" and (n := int((ages.astype(float) > OLDEST).sum())):
             out.append(
                 f"site {site.name!r}: {n} ages are above {OLDEST}, the highest {np.nanmax(ages.astype(float)):g}: is it a code for unknown?"
             )
-    return out + _alike([s.name for s in sites])
+    return out + alike([s.name for s in sites])
+
+
+def _of_sizes(sites: Sequence[Site], tensors: Sequence[SparseTensor]) -> Iterable[str]:
+    if (patients := sum(s.patients for s in sites)) < TRIAL:
+        return
+    if sum(t.nnz for t in tensors) == patients == sum(t.values.sum() for t in tensors):
+        yield f"{patients:,} patients have {patients:,} rows: is the column of patients a row number?"
+    small = [repr(s.name) for s in sites if s.patients < FEWEST]
+    if small and len(sites) > 1:
+        yield f"fewer than {FEWEST} patients at {', '.join(small)}: join small sites, or leave them out"
 
 
 def _of_codes(axis: Axis) -> Iterable[str]:
@@ -81,7 +95,8 @@ def _of_overlap(sites: Sequence[Site]) -> list[str]:
     return out
 
 
-def _alike(names: Sequence[str]) -> list[str]:
+def alike(names: Sequence[str]) -> list[str]:
+    """Return a remark for every group of names of sites that are one name to a person."""
     words = defaultdict(list)
     for name in names:
         words[" ".join(name.lower().split())].append(name)

@@ -16,7 +16,7 @@ from polyclinic.tensors.sparse import SparseTensor
 
 if TYPE_CHECKING:
     from polyclinic.privacy.ledger.entries import Entry
-    from polyclinic.records.attrition import Attrition
+    from polyclinic.records.databases.attrition import Attrition
 
 
 @dataclass(frozen=True, eq=False)
@@ -41,9 +41,11 @@ class Site:
     people
         Covariates and times of the patients, for the findings that follow a fit.
     several
-        At how many sites of one table the patients of this site occur at most. 1: not known to be more.
+        At how many sites of one table the patients of this site occur at most. 0: not known.
     source
         How many patients the source has, and how many of them have codes, before rare codes are left out; None: all of these.
+    counted
+        Smallest count of this hospital alone that may leave in an exact study, where its owner allows any. 0: none may.
 
     Examples
     --------
@@ -58,8 +60,9 @@ class Site:
     columns: tuple[str, ...] | None = None
     builds_on: tuple[Entry, ...] = ()
     people: People | None = None
-    several: int = 1
+    several: int = 0
     source: tuple[int, int] | None = None
+    counted: int = 0
 
     def __init__(
         self,
@@ -70,16 +73,16 @@ class Site:
         columns: Sequence[str] | None = None,
         builds_on: Sequence[Entry] = (),
         people: People | None = None,
-        several: int = 1,
+        several: int = 0,
         source: tuple[int, int] | None = None,
+        counted: int = 0,
     ) -> None:
         faults = _name_faults(name)
         if tensor is None and features is None:
             faults.append("neither tensor nor features given")
         if tensor is not None and not isinstance(tensor, SparseTensor):
-            from polyclinic.records.sites.frames import which_door
-
-            faults.append(f"tensor is a {type(tensor).__name__}, not a SparseTensor: {which_door(tensor)}")
+            what = "make one with pc.from_frame, pc.from_scipy or pc.from_numpy"
+            faults.append(f"tensor is a {type(tensor).__name__}, not a SparseTensor: {what}")
         xs = None if features is None else _numbers(features, faults)
         titles = _names(features) if columns is None else tuple(str(c) for c in columns)
         faults += _column_faults(titles, xs)
@@ -92,8 +95,19 @@ class Site:
         if faults:
             raise DataError(f"site {name!r} is not usable", faults=faults)
         titles = titles if xs is not None else None
-        keys = ("name", "tensor", "features", "labels", "columns", "builds_on", "people", "several", "source")
-        values = (name, tensor, xs, ys, titles, tuple(builds_on), people, several, source)
+        keys = (
+            "name",
+            "tensor",
+            "features",
+            "labels",
+            "columns",
+            "builds_on",
+            "people",
+            "several",
+            "source",
+            "counted",
+        )
+        values = (name, tensor, xs, ys, titles, tuple(builds_on), people, several, source, counted)
         for key, value in zip(keys, values):
             object.__setattr__(self, key, value)
 
@@ -137,6 +151,7 @@ class Site:
             None if self.people is None else self.people.take(index),
             self.several,
             self.source,
+            self.counted,
         )
 
     def arranged(self, columns: Sequence[str] | None) -> Site:
@@ -267,6 +282,8 @@ def with_overlap(sites: Sequence[Site], patients: Sequence[Iterable[str]]) -> li
     >>> [s.several for s in with_overlap([a, b], [["p1"], ["p1"]])]
     [2, 2]
     """
+    if len(sites) < 2:  # one site says nothing about others
+        return list(sites)
     unique = [set(names) for names in patients]
     times = Counter(p for names in unique for p in names)
     return [replace(s, several=max((times[p] for p in names), default=1)) for s, names in zip(sites, unique)]
@@ -335,4 +352,5 @@ def pooled(sites: Sequence[Site], name: str = "pooled") -> Site:
         People.stack([s.people for s in ordered if s.people is not None])
         if all(s.people is not None for s in ordered)
         else None,
+        max((s.several for s in ordered), default=0),
     )

@@ -40,14 +40,6 @@ class Gathered:
     skipped: tuple[str, ...] = ()
     left_out: int = 0
     steps: Mapping[str, Sequence[Mapping[str, object]]] = field(default_factory=dict)
-    same_people: bool = False
-
-    @property
-    def people(self) -> int:
-        """How many people take part; one who is at several sites split from one source is one."""
-        if not self.same_people:
-            return sum(s.patients for s in self.sites)
-        return len({p for s in self.sites for p in _people(s, True)})
 
     def to_json(self) -> dict[str, object]:
         """Plain values; a small number of patients is not among them."""
@@ -87,7 +79,7 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
     small = sorted((s for s in sites if s.patients < minimum), key=lambda s: (-s.patients, s.name))
     truth = truth_of(sites)
     if not small:
-        return Gathered(Sites(sites, truth), minimum, same_people=same_people)
+        return Gathered(Sites(sites, truth), minimum)
     large = [s for s in sites if s.patients >= minimum]
     if how == "refuse":
         raise DataError(
@@ -98,11 +90,11 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
     if how == "skip":
         if not large:
             raise DataError(
-                f"no site has {minimum} patients: nobody is left", hint="[sites] small = 'merge', or lower min_patients"
+                f"no site has {minimum} patients: none is left", hint="[sites] small = 'merge', or lower min_patients"
             )
         patients_in_small = sum(s.patients for s in small)
         skipped = tuple(sorted(s.name for s in small))
-        return Gathered(Sites(large, truth), minimum, {}, skipped, patients_in_small, same_people=same_people)
+        return Gathered(Sites(large, truth), minimum, {}, skipped, patients_in_small)
     bins = _bins(small, minimum, same_people)
     if len(bins[-1][1]) < minimum and len(bins) > 1:
         members, people = bins.pop()
@@ -120,7 +112,7 @@ def gather(sites: Sequence[Site], minimum: int, how: Small = "merge", *, same_pe
             name += "'"
         joined[name] = tuple(s.name for s in members)
         groups.append(_join(name, members, same_people))
-    return Gathered(Sites([*large, *groups], truth), minimum, joined, same_people=same_people)
+    return Gathered(Sites([*large, *groups], truth), minimum, joined)
 
 
 def _bins(small: Sequence[Site], minimum: int, same_people: bool) -> list[tuple[list[Site], set[object]]]:
@@ -151,9 +143,10 @@ def _join(name: str, members: Sequence[Site], same_people: bool) -> Site:
     covariates = [s.people for s in members if s.people is not None]
     first = np.unique(patient, return_index=True)[1]  # what is known of a patient is said by the first of the sites
     people = People.stack(covariates).take(first) if len(covariates) == len(members) else None
+    several = max(s.several for s in members)
     if any(s.tensor is None for s in members):
         features = np.concatenate([s.matrix() for s in members])
-        return Site(name, None, features, labels, members[0].columns)
+        return Site(name, None, features, labels, members[0].columns, several=several)
     tensors = [s.counts() for s in members]
     coords = [t.coords for t in tensors]
     for c, start in zip(coords, starts):
@@ -167,7 +160,7 @@ def _join(name: str, members: Sequence[Site], same_people: bool) -> Site:
     )
     sources = [s.source or (s.patients, s.patients) for s in members]
     source = (sum(a for a, _ in sources), sum(b for _, b in sources)) if any(s.source for s in members) else None
-    return Site(name, union, None, labels, people=people, source=source)
+    return Site(name, union, None, labels, people=people, several=several, source=source)
 
 
 def _labels(members: Sequence[Site], who: NDArray[np.int64], patients: int) -> NDArray[np.generic]:

@@ -15,7 +15,7 @@ from polyclinic.config import Node
 from polyclinic.config.source import BUILT_IN
 from polyclinic.errors import ConfigError, DataError, PolyclinicError
 from polyclinic.plugins import plugged
-from polyclinic.records.engine import Connection, identifier, reading, statement
+from polyclinic.records.databases.engine import Connection, identifier, reading, statement
 from polyclinic.records.sources.pushdown import Push
 from polyclinic.records.sources.tables import SourceTable, open_tables
 
@@ -49,6 +49,8 @@ class OpenedSource:
         Whether ``visits`` has the column ``type``.
     births
         Query: ``patient_id, year`` of birth.
+    sexes
+        Query: ``patient_id, sex``, a text that begins with F or M in any case. Other texts are unknown.
     deaths
         Query: ``patient_id, day`` of death.
     observed
@@ -69,6 +71,7 @@ class OpenedSource:
     labels: str | None = None
     typed: bool = False
     births: str | None = None
+    sexes: str | None = None
     deaths: str | None = None
     observed: str | None = None
     cohort: str | None = None
@@ -230,7 +233,7 @@ def open_source(con: Connection, node: Node, outcome: str | None = None, push: P
     if node.source.split and node.source.kind in ("fhir", "meds"):
         raise ConfigError(
             f"node {node.name!r}: a source of kind {node.source.kind!r} cannot be split by a column",
-            hint="split = true takes the site that the source tells itself; or export events as files",
+            hint="split = true takes the site from the source; or export events as files",
         )
     if node.source.kind not in BUILT_IN:
         return _plugged_source(con, node, outcome)
@@ -284,7 +287,7 @@ def _plugged_source(con: Connection, node: Node, outcome: str | None) -> OpenedS
         )  # its own line, not a library's
         raise DataError(
             f"{source}: failed ({type(e).__name__}, {Path(frame.filename).name} line {frame.lineno}, in {frame.name})",
-            hint=f"it is not a part of Polyclinic: ask whoever wrote {entry.package}",
+            hint=f"it is not a part of Polyclinic: ask the authors of {entry.package}",
         ) from e
     if not isinstance(opened_source, OpenedSource):
         raise ConfigError(

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Final
 
 from polyclinic.errors import DataError
-from polyclinic.records.engine import Connection, literal
+from polyclinic.records.databases.engine import Connection, literal, note_skipped
 
 DELIMITERS: Final = ",;\t|"
 SAMPLE: Final = 1 << 20  # bytes that are looked at for the encoding
@@ -23,7 +23,12 @@ def csv_rows(con: Connection, path: Path, *, skip_faulty: bool, named: bool = Fa
     Quotes are doubled inside a cell, as in MIMIC-IV (mimic-code#1881).
     """
     encoding = _encoding(path, header_only=skip_faulty)
-    row = con.execute(f"SELECT line FROM {csv_lines([path], encoding)} LIMIT 1").fetchone()
+    lines = csv_lines([path], encoding)
+    row = con.execute(f"SELECT line FROM {lines} LIMIT 1").fetchone()
+    if skip_faulty:  # a closed cell may hold line breaks, so no line can be judged alone: the owner is told
+        marks = "length(line) - length(replace(line, '\"', ''))"
+        (opened,) = con.execute(f"SELECT count(*) FILTER (({marks}) % 2 = 1) FROM {lines}").fetchone() or (0,)
+        note_skipped(con, "lines that open or close a CSV cell of several lines: one never closed hides others", opened)
     header = str(row[0]).removeprefix("\ufeff") if row else ""
     delimiter = max(DELIMITERS, key=header.count)
     columns: list[str] = []

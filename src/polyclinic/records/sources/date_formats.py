@@ -2,36 +2,17 @@
 
 from __future__ import annotations
 
+from itertools import product
 from typing import Final
 
 from polyclinic.errors import DataError
-from polyclinic.records.engine import Connection, literal, reading
+from polyclinic.records.databases.engine import Connection, literal, reading
 
 DAYS: Final = "days"  # whole numbers: days since an index date, as in de-identified data
 INDEX: Final = "2000-01-01"  # the day that 0 stands for
-FORMATS: Final = (
-    *(
-        "%m/%d/%Y",
-        "%d/%m/%Y",
-        "%d.%m.%Y",
-        "%m-%d-%Y",
-        "%d-%m-%Y",
-        "%Y%m%d",
-        "%d-%b-%Y",
-        "%b %d, %Y",
-        "%m/%d/%y",
-        "%d/%m/%y",
-    ),
-    *(
-        "%m/%d/%Y %H:%M",
-        "%d/%m/%Y %H:%M",
-        "%d.%m.%Y %H:%M",
-        "%m/%d/%Y %H:%M:%S",
-        "%d/%m/%Y %H:%M:%S",
-        "%d.%m.%Y %H:%M:%S",
-    ),
-    *("%m/%d/%Y %I:%M %p", "%m/%d/%Y %I:%M:%S %p"),
-)
+DATES: Final = "%m/%d/%Y|%d/%m/%Y|%d.%m.%Y|%m-%d-%Y|%d-%m-%Y|%Y%m%d|%d-%b-%Y|%b %d, %Y|%m/%d/%y|%d/%m/%y"
+TIMES: Final = "| %H:%M| %H:%M:%S| %I:%M %p| %I:%M:%S %p"
+FORMATS: Final = tuple(map("".join, product(DATES.split("|"), TIMES.split("|"))))
 
 
 def time_cell(cell: str, time_format: str | tuple[str, ...] | None) -> str:

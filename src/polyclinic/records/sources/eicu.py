@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyclinic.config import Node
-from polyclinic.records.engine import Connection
+from polyclinic.records.databases.engine import Connection
 from polyclinic.records.sources.base import OpenedSource, Tabular
 from polyclinic.records.sources.tables import SourceTable
 
@@ -16,7 +16,7 @@ EICU = Tabular(
             "patient",
             "patientunitstayid patienthealthsystemstayid uniquepid hospitalid hospitaldischargestatus hospitaladmitoffset "
             "hospitaldischargeoffset",
-            "hospitaldischargeyear unittype age",
+            "hospitaldischargeyear unittype age gender",
             patient="uniquepid",
         ),
         SourceTable("diagnosis", "patientunitstayid diagnosisoffset icd9code", "diagnosisstring"),
@@ -35,6 +35,7 @@ BIRTHS = (
     "ELSE TRY_CAST(age AS INTEGER) END AS year FROM (SELECT *, row_number() OVER (PARTITION BY uniquepid ORDER BY "
     "hospitaldischargeyear, patienthealthsystemstayid) AS nth FROM patient) WHERE nth = 1"
 )
+SEXES = "SELECT uniquepid AS patient_id, gender AS sex FROM patient"
 
 
 def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
@@ -42,4 +43,4 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     source = EICU.open(con, node, outcome)
     if node.source.codes == "source":
         source = replace(source, events=EICU.events_sql(con, node, "eicu_source"))
-    return replace(source, births=BIRTHS)
+    return replace(source, births=BIRTHS, sexes=SEXES)

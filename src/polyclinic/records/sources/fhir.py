@@ -7,12 +7,17 @@ from typing import Final
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.engine import Connection, identifier, literal, note_skipped, reading, statement
+from polyclinic.records.databases.engine import Connection, identifier, literal, note_skipped, reading, statement
 from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.csv_files import csv_lines
 
 EVENTS: Final = ("Condition", "Procedure", "MedicationRequest", "MedicationAdministration", "Observation")
 RESOURCES: Final = ("Patient", "Encounter", "Medication", *EVENTS)
+
+BIRTHS: Final = (
+    "SELECT json ->> '$.id' AS patient_id, substr(json ->> '$.birthDate', 1, 4) AS year FROM \"fhir Patient\""
+)
+SEXES: Final = "SELECT json ->> '$.id' AS patient_id, json ->> '$.gender' AS sex FROM \"fhir Patient\""
 
 
 def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
@@ -53,6 +58,8 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         rows={k: f"SELECT count(*) FROM {identifier(f'fhir {k}')}" for k in EVENTS},
         visits=statement("fhir_visits") if "Encounter" in inputs else None,
         inputs=inputs,
+        births=BIRTHS if "Patient" in inputs else None,
+        sexes=SEXES if "Patient" in inputs else None,
     )
 
 

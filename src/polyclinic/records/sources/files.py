@@ -6,7 +6,7 @@ from collections.abc import Container, Mapping
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.engine import Connection, identifier, literal
+from polyclinic.records.databases.engine import Connection, identifier, literal
 from polyclinic.records.sources.base import COLUMNS, OpenedSource
 from polyclinic.records.sources.date_formats import recognised, time_cell
 from polyclinic.records.sources.tables import describe, hash_of, open_file, quoted
@@ -35,7 +35,8 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     time = source.columns.get("time", "time")
     texts = not present.get(time, "DATE").startswith(("DATE", "TIMESTAMP"))
     if texts and source.time_format is None and not node.skip_faulty:
-        node = node.with_time_format(recognised(con, f"SELECT {_cell(time, present, source.missing)} AS time FROM raw"))
+        times = f"SELECT {_cell(time, present, source.missing)} AS time FROM raw"
+        node = node.with_source(time_format=recognised(con, times))
         source = node.source
     cells = {c: _column(c, node, present, faults) for c in COLUMNS}
     faults += _missing_columns(node, path.name, present)

@@ -7,7 +7,7 @@ from typing import Final
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.engine import Connection, identifier, literal, reading, statement
+from polyclinic.records.databases.engine import Connection, identifier, literal, reading, statement
 from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.tables import describe, open_file
 
@@ -21,6 +21,14 @@ KINDS: Final = {
     "MEASUREMENT": "lab",
 }
 VISIT: Final = ("visit_id", "hadm_id", "encounter_id", "visit_occurrence_id")
+
+BIRTHS: Final = (
+    "SELECT subject_id AS patient_id, year(TRY_CAST(time AS TIMESTAMP)) AS year FROM meds WHERE code = 'MEDS_BIRTH'"
+)
+SEXES: Final = (
+    "SELECT subject_id AS patient_id, regexp_extract(code, '^(?i:gender|sex)/+(.*)$', 1) AS sex FROM meds "
+    "WHERE regexp_matches(code, '^(?i:gender|sex)/')"
+)
 
 
 def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
@@ -55,6 +63,8 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         visits=statement("meds_visits"),
         cheap=cheap,
         inputs={"events": path.name},
+        births=BIRTHS,
+        sexes=SEXES,
     )
 
 

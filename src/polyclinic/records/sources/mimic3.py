@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import replace
 
 from polyclinic.config import Node
-from polyclinic.records.engine import Connection
+from polyclinic.records.databases.engine import Connection
 from polyclinic.records.sources.base import OpenedSource, Tabular
 from polyclinic.records.sources.pushdown import Keys, Push
 from polyclinic.records.sources.tables import SourceTable
@@ -59,7 +59,7 @@ MIMIC3 = mimic(
     "mimic3",
     stays=(
         ADMISSIONS,
-        SourceTable("patients", "subject_id", "dob", optional=True, patient="subject_id"),
+        SourceTable("patients", "subject_id", "dob gender", optional=True, patient="subject_id"),
         ICU_STAYS,
     ),
     coded=tuple(
@@ -72,6 +72,7 @@ MIMIC3 = mimic(
     drug_time="startdate",
     unique={"d_icd_diagnoses": "icd9_code", "d_icd_procedures": "icd9_code"},
 )
+SEXES = "SELECT subject_id AS patient_id, gender AS sex FROM patients"
 # Who was older than 89 is born 300 years before the first admission there; 91 is their median age.
 BIRTHS = (
     "SELECT p.subject_id AS patient_id, CASE WHEN a.first - year(TRY_CAST(p.dob AS TIMESTAMP)) > 150 THEN a.first - 91 "
@@ -85,7 +86,7 @@ def open_mimic(
 ) -> OpenedSource:
     """Open the tables of one version."""
     source = tabular.open(con, node, outcome, push)
-    return replace(source, births=births if "patients" in source.inputs else None)
+    return replace(source, births=births, sexes=SEXES) if "patients" in source.inputs else source
 
 
 def open_source(con: Connection, node: Node, outcome: str | None, push: Push | None = None) -> OpenedSource:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyclinic.config import Node
-from polyclinic.records.engine import Connection
+from polyclinic.records.databases.engine import Connection
 from polyclinic.records.sources.base import OpenedSource
 from polyclinic.records.sources.mimic3 import ADMISSIONS, ICU_STAYS, keys, mimic, open_mimic
 from polyclinic.records.sources.pushdown import Push
@@ -16,7 +16,7 @@ MIMIC4 = mimic(
     "mimic4",
     stays=(
         replace(ADMISSIONS, may="admission_type"),
-        SourceTable("patients", "subject_id", "anchor_age anchor_year", optional=True, patient="subject_id"),
+        SourceTable("patients", "subject_id", "anchor_age anchor_year gender", optional=True, patient="subject_id"),
         replace(ICU_STAYS, optional=True),
     ),
     coded=(

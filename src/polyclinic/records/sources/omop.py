@@ -6,21 +6,32 @@ from collections.abc import Container
 from dataclasses import replace
 
 from polyclinic.config import Node
-from polyclinic.records.engine import Connection, reading, statement
+from polyclinic.records.databases.engine import Connection, reading, statement
 from polyclinic.records.sources.base import OpenedSource, Tabular, forgiving
 from polyclinic.records.sources.pushdown import Keys, Push
 from polyclinic.records.sources.tables import SourceTable
 
 
-def _keys(what: str, *times: str) -> Keys:
-    return Keys("person_id", "visit_occurrence_id", times, f"{what}_concept_id", f"{what}_source_value")
+def _events(table: str, what: str, day: str, may: str = "", optional: bool = True) -> SourceTable:
+    """Return a table of events: who, when, the standard concept, and the source's own code."""
+    times = f"{day}time", day
+    more = f"{times[0]} visit_occurrence_id {may} {what}_source_value {what}_source_concept_id"
+    keys = Keys("person_id", "visit_occurrence_id", times, f"{what}_concept_id", f"{what}_source_value")
+    return SourceTable(table, f"person_id {what}_concept_id {day}", more, optional, keys)
+
+
+def _people(table: str, need: str, may: str = "", optional: bool = True, patient: str = "person_id") -> SourceTable:
+    """Return a table about people that no protocol asks about."""
+    return SourceTable(table, need, may, optional, patient=patient)
 
 
 # 5.4 renamed columns of visit_occurrence only (admitted_from_*, discharged_to_*), none of which is needed.
 OMOP = Tabular(
     "omop",
     tables=(
-        SourceTable("person", "person_id", "care_site_id year_of_birth", patient="person_id"),
+        _people(
+            "person", "person_id", "care_site_id year_of_birth gender_concept_id gender_source_value", optional=False
+        ),
         SourceTable(
             "visit_occurrence",
             "visit_occurrence_id person_id visit_start_date visit_end_date",
@@ -28,48 +39,18 @@ OMOP = Tabular(
             patient="person_id",
             visit="visit_occurrence_id",
         ),
-        SourceTable(
-            "condition_occurrence",
-            "person_id condition_concept_id condition_start_date",
-            "condition_start_datetime visit_occurrence_id condition_source_value condition_source_concept_id",
-            keys=_keys("condition", "condition_start_datetime", "condition_start_date"),
-        ),
-        SourceTable(
-            "procedure_occurrence",
-            "person_id procedure_concept_id procedure_date",
-            "procedure_datetime visit_occurrence_id procedure_source_value procedure_source_concept_id",
-            optional=True,
-            keys=_keys("procedure", "procedure_datetime", "procedure_date"),
-        ),
-        SourceTable(
-            "drug_exposure",
-            "person_id drug_concept_id drug_exposure_start_date",
-            "drug_exposure_start_datetime visit_occurrence_id drug_source_value drug_source_concept_id",
-            optional=True,
-            keys=_keys("drug", "drug_exposure_start_datetime", "drug_exposure_start_date"),
-        ),
-        SourceTable(
+        _events("condition_occurrence", "condition", "condition_start_date", optional=False),
+        _events("procedure_occurrence", "procedure", "procedure_date"),
+        _events("drug_exposure", "drug", "drug_exposure_start_date"),
+        _events(
             "measurement",
-            "person_id measurement_concept_id measurement_date",
-            "measurement_datetime visit_occurrence_id value_as_number value_as_concept_id range_low range_high "
-            "measurement_source_value measurement_source_concept_id",
-            optional=True,
-            keys=_keys("measurement", "measurement_datetime", "measurement_date"),
+            "measurement",
+            "measurement_date",
+            "value_as_number value_as_concept_id range_low range_high",
         ),
-        SourceTable("death", "person_id death_date", optional=True, patient="person_id"),
-        SourceTable(
-            "observation_period",
-            "person_id observation_period_start_date observation_period_end_date",
-            optional=True,
-            patient="person_id",
-        ),
-        SourceTable(
-            "cohort",
-            "cohort_definition_id subject_id cohort_start_date",
-            "cohort_end_date",
-            optional=True,
-            patient="subject_id",
-        ),
+        _people("death", "person_id death_date"),
+        _people("observation_period", "person_id observation_period_start_date observation_period_end_date"),
+        _people("cohort", "cohort_definition_id subject_id cohort_start_date", "cohort_end_date", patient="subject_id"),
         SourceTable("concept_ancestor", "ancestor_concept_id descendant_concept_id", optional=True),
         SourceTable("concept_relationship", "concept_id_1 concept_id_2 relationship_id", optional=True),
         SourceTable("concept", "concept_id concept_name vocabulary_id concept_code", "concept_class_id"),
@@ -83,6 +64,10 @@ OMOP = Tabular(
 )
 DEATHS = "SELECT person_id AS patient_id, death_date AS day FROM death"
 BIRTHS = "SELECT person_id AS patient_id, year_of_birth AS year FROM person"
+SEXES = (
+    "SELECT person_id AS patient_id, CASE CAST(gender_concept_id AS VARCHAR) WHEN '8507' THEN 'M' WHEN '8532' THEN 'F' "
+    "ELSE gender_source_value END AS sex FROM person"
+)
 OBSERVED = (
     "SELECT person_id AS patient_id, observation_period_start_date AS starts, observation_period_end_date AS ends "
     "FROM observation_period"
@@ -103,9 +88,8 @@ def open_source(con: Connection, node: Node, outcome: str | None, push: Push | N
     if node.source.codes == "source":
         source = replace(source, events=omop.events_sql(con, node, "omop_source"))
     about = told(source.inputs)
-    return replace(
-        source, inputs=inputs, births=about.births, deaths=DEATHS, observed=about.observed, cohort=about.cohort
-    )
+    lives = replace(source, births=about.births, sexes=SEXES, deaths=DEATHS)
+    return replace(lives, inputs=inputs, observed=about.observed, cohort=about.cohort)
 
 
 def _without_relationships() -> tuple[SourceTable, ...]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
@@ -9,7 +10,7 @@ from urllib.parse import quote, urlsplit, urlunsplit
 
 from polyclinic.config import Node, secret
 from polyclinic.errors import ConfigError, DataError, MissingExtra
-from polyclinic.records.engine import Connection, identifier, literal
+from polyclinic.records.databases.engine import Connection, DataAway, identifier, literal
 from polyclinic.records.sources.pushdown import WHOLE, DatabaseServer, Push
 from polyclinic.records.sources.tables import OpenedTables, SourceTable, catalogue_of, fetched, listed_tables, stage
 from polyclinic.util.database_errors import UNSAID
@@ -25,6 +26,14 @@ SESSION: Final = {
     "search_path": "pg_catalog",
     "default_transaction_read_only": "on",
 }
+
+
+# libpq has no code for most of these. It and the server word them in English (lc_messages of the server may differ).
+AWAY: Final = re.compile(
+    "refused|timeout expired|timed out|unreachable|no route|could not translate host|starting up|shutting down|recovery mode|"
+    "terminating connection|closed the connection|no such file",
+    re.IGNORECASE,
+)
 
 
 def from_postgres(
@@ -45,7 +54,7 @@ def from_postgres(
         text = " ".join(str(e).split())[:300]
         if (e.sqlstate or "").startswith("22"):  # a data exception: its words quote the cell
             text = f"SQLSTATE {e.sqlstate} {UNSAID}"
-        raise DataError(
+        raise (DataAway if AWAY.search(text) else DataError)(
             f"site {node.name!r}: the database cannot be read", faults=[text], hint="check url, password and rights"
         ) from None
 
@@ -77,8 +86,16 @@ def _stage_tables(
     )
     rows = fetched(con, cursor)
     out = OpenedTables()
-    if not rows:
-        out.faults.append(f"schema {schema!r} has no table that this user may read")
+    cursor.execute(
+        "SELECT lower(c.relname)::text FROM pg_class c JOIN pg_namespace n ON n.oid = c.relnamespace "
+        "WHERE c.relkind IN ('r', 'v', 'm', 'f', 'p') AND lower(n.nspname) = lower(current_setting('polyclinic.schema'))"
+    )
+    present, readable = {r[0] for r in fetched(con, cursor)}, {r[0] for r in rows}
+    unreadable = sorted({names[t.name].lower() for t in tables} & (present - readable))
+    out.faults += [f"schema {schema}: table {name} is there, but this user may not read it" for name in unreadable]
+    if not present:
+        out.faults.append(f"there is no schema {schema!r}, or it has no table ([source] schema)")
+    if out.faults:
         return out
     database = _Database.of(con, cursor, rows, {t.name: names[t.name].lower() for t in tables}, node.skip_faulty)
     _set(cursor, push.settings() if push is not None else {})

@@ -14,8 +14,8 @@ from dataclasses import dataclass, replace
 from typing import Final
 
 from polyclinic.config import Node, Study
-from polyclinic.records.attrition import STEPS
-from polyclinic.records.engine import Connection, identifier, literal
+from polyclinic.records.databases.attrition import STEPS
+from polyclinic.records.databases.engine import Connection, identifier, literal
 
 # OMOP visit concepts; other sources write words.
 TYPES: Final = {
@@ -324,7 +324,7 @@ def _of_study(push: Push, study: Study, members: Callable[[Container[str]], Memb
     """Add what the study's protocol leaves out."""
     cohort, time, types = study.cohort, study.time, _visit_types(study)
     relative = cohort is not None or bool(time and time.relative)
-    by_code = cohort is not None and (cohort.sql is not None or any(k != "visits" for k in cohort.first))
+    by_code = cohort is not None and bool(cohort.sql or cohort.atlas or set(cohort.first) - {"visits"})
     if cohort is not None:
         push = replace(push, definition=cohort.definition)
     if time is not None and not by_code:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from polyclinic.config import Node
-from polyclinic.records.engine import Connection
+from polyclinic.records.databases.engine import Connection
 from polyclinic.records.sources.base import OpenedSource, Tabular
 from polyclinic.records.sources.tables import SourceTable
 

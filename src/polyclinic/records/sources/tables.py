@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError, MissingExtra
-from polyclinic.records.engine import Connection, identifier, literal, reading
+from polyclinic.records.databases.engine import Connection, identifier, literal, reading
 from polyclinic.records.sources.csv_files import csv_rows
 from polyclinic.records.sources.pushdown import Keys, Push
 

@@ -1,0 +1,1 @@
+"""The one database engine that reads every source, and the account of its rows."""
