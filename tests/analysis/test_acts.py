@@ -172,6 +172,41 @@ def test_counts_are_whole_and_equal_those_of_everybody(sites: list[Site], model:
         assert table[-1].sum() == whole.patients
 
 
+def test_a_prediction_is_judged_by_level_and_small_levels_are_not_shown(sites: list[Site], model: pc.SumALS) -> None:
+    found = pc.evaluate(model, sites, what=("outcome",)).outcome
+    assert found is not None and found.by_level is not None and found.patients is not None
+    rows = [dict(r) for r in found.by_level if r["variable"] == "sex" and r["patients"] is not None]
+    assert sum(r["patients"] for r in rows) == found.patients
+    assert sum(r["patients"] * r["observed"] for r in rows) == pytest.approx(found.events)
+    assert all(r["observed_low"] < r["observed"] < r["observed_high"] and r["low"] < r["auc"] < r["high"] for r in rows)
+    rare = [replace(s, labels=np.where(level_of(s) == "F", 0, np.asarray(s.labels))) for s in sites]
+    hidden = pc.evaluate(model, rare, what=("outcome",)).outcome
+    assert hidden is not None and hidden.by_level is not None
+    assert all(r["auc"] is None for r in hidden.by_level if r["level"] == "F"), "nobody of them had the outcome"
+
+
+def level_of(site: Site) -> np.ndarray:
+    assert site.people is not None
+    return np.asarray(site.people.columns["sex"])
+
+
+def test_counts_of_a_hospital_leave_only_where_its_owner_shows_them(sites: list[Site], model: pc.SumALS) -> None:
+    assert pc.evaluate(model, sites, what=("carriers",)).by_hospital is None
+    first, *others = sites
+    found = pc.evaluate(model, [replace(first, counted=11), *others], what=("carriers",)).by_hospital
+    assert found is not None
+    shown = {r["phenotype"]: r["patients"] for r in found if r["hospital"] == first.name}
+    assert all(r["patients"] is None and r["of"] is None for r in found if r["hospital"] != first.name)
+    carriers = Projector.of(model).has(first).sum(0)
+    for r, n in enumerate(carriers):
+        assert shown[r] == (None if 0 < n < 11 or 0 < first.patients - n < 11 else n)
+    all_but_one = [replace(s, counted=11) for s in sites[:-1]] + [sites[-1]]
+    table = pc.evaluate(model, all_but_one, what=("carriers",)).by_hospital
+    assert table is not None
+    for r in range(len(carriers)):  # with the total the last hospital's count would follow from the others'
+        assert sum(row["patients"] is None for row in table if row["phenotype"] == r) != 1
+
+
 def test_a_code_that_three_patients_have_is_hidden_and_one_of_two_hundred_is_not() -> None:
     coords, n = [], 400
     for i in range(n):

@@ -23,7 +23,7 @@ def test_control_and_left_out_hospitals_are_told_on_request() -> None:
 def test_what_would_have_to_be_paid_for_is_refused() -> None:
     sites = pc.datasets.planted_counts(300, 20, 30, phenotypes=3, codes=(4, 5), sites=3, seed=2)
     private = pc.DPEM(rank=3, rounds=2, privacy=pc.Privacy(8.0, 1e-5), aggregation="masked", planning_size=300)
-    with pytest.raises(ConfigError, match="control would be paid"):
+    with pytest.raises(ConfigError, match="control costs as much privacy budget"):
         pc.replicate(private, sites, control=True)
     with pytest.raises(ConfigError, match="left out of one"):
         pc.replicate(pc.SumALS(rank=2, rounds=2), sites[:1], leave_out=True)

@@ -59,7 +59,10 @@ def test_every_cosine_has_an_interval(replication: pc.findings.replicate.Replica
         assert 0 <= row["low"] < row["halves"] < row["high"] <= 1
     alike = np.array([[0.9], [0.7], [0.95]])
     several = Matched(None, (), np.zeros((6, 1), np.int64), alike)  # type: ignore[arg-type]  # no fit is asked
-    assert several.interval(0) == (0.7, 0.95)
+    low, high = several.intervals()[0]
+    assert 0.65 < low < 0.7 and 0.95 < high < 1.0  # three halvings: the scatter of one over the root of three
+    single = Matched(None, (), np.zeros((2, 1), np.int64), alike[:1])  # type: ignore[arg-type]
+    assert single.intervals()[0, 0] < low
 
 
 def test_unknown_outcomes_move_odds_ratios_by_less_than_two_standard_errors(sites: list[Site]) -> None:
@@ -85,10 +88,10 @@ def test_what_cannot_be_evaluated_is_said_all_at_once(sites: list[Site]) -> None
 
 
 def test_permuted_codes_come_back_and_do_not_hold_together() -> None:
-    sites = pc.datasets.planted_counts(3000, 60, 80, phenotypes=8, codes=(6, 8), sites=4, seed=0)
-    real = pc.replicate(pc.SumALS(rank=12, rounds=30), sites)
-    torn = pc.replicate(pc.SumALS(rank=12, rounds=30), permuted(sites))
-    assert real.count >= 6
+    sites = pc.datasets.planted_counts(1800, 40, 50, phenotypes=6, codes=(6, 8), sites=4, seed=0)
+    real = pc.replicate(pc.SumALS(rank=8, rounds=20), sites)
+    torn = pc.replicate(pc.SumALS(rank=8, rounds=20), permuted(sites))
+    assert real.count >= 5
     assert torn.count == 0
     assert max(torn.table["halves"]) >= 0.8  # agreement alone would have called these true
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyclinic as pc
-from polyclinic.analysis.pipeline import StudyPipeline
+from polyclinic.analysis.pipelines.pipeline import StudyPipeline
 from polyclinic.analysis.private.findings import noisy_area
 from polyclinic.analysis.private.forecast import BINS, SHARES, Asked, spend
 from polyclinic.analysis.private.moments import PrivateFindings, PrivateFindingsPublic

@@ -10,9 +10,9 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.private.link import Linked, PrivateLink, expected
 from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.replication.negative_control import permuted
+from polyclinic.analysis.replication.private_link import Linked, PrivateLink, expected
 from polyclinic.config import Study
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.protocol.interfaces import Schema, Step, seeds
@@ -170,7 +170,7 @@ def test_fit_link_and_findings_of_a_private_study_share_one_epsilon() -> None:
         }
     )
     method = make(study)
-    assert method.linked is not None and method.linked.buys and "holds together" in replication_words(study)
+    assert method.linked is not None and method.linked.buys and "held-out association" in replication_words(study)
     sites = pc.datasets.planted_counts(3000, phenotypes=3, sites=3, seed=0)
     doors = {s.name: ReleaseGate(s.name) for s in sites}
     method.publish(run(method, sites, doors=doors))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.evaluate import AnalysisPlan
-from polyclinic.analysis.pipeline import StudyPipeline
+from polyclinic.analysis.pipelines.evaluate import AnalysisPlan
+from polyclinic.analysis.pipelines.pipeline import StudyPipeline
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError
@@ -102,7 +102,7 @@ def test_a_study_that_does_not_say_has_one_halving_where_it_can_be_had(
     found = halvings(study)
     assert found.number == number and told in found.words
     method = make(study)
-    assert (method.folds if isinstance(method, StudyPipeline) else 0) == number
+    assert (method.repeats if isinstance(method, StudyPipeline) else 0) == number
     signed = resolved(study)  # what hospitals read says it, and is run the same
     assert signed.study.replicate == (number or study.study.replicate) and halvings(signed).number == number
 

@@ -45,9 +45,10 @@ def test_a_phenotype_is_replicated_only_with_cosine_lower_limit_and_correlation(
 
 def test_what_too_few_patients_cannot_show_is_undecided() -> None:
     found = _replicability((0.3, 0.1, 0.1))
-    few, many = verdicts(found, 94)[0], verdicts(found, ENOUGH)[0]
-    assert not few.failed and few.words.startswith("undecided") and "94 patients are too few" in first_words(found, 94)
-    assert many.failed and "not as findings" in first_words(found, ENOUGH)
+    small, large = {**found, "patients": 94}, {**found, "patients": ENOUGH}
+    few, many = verdicts(small)[0], verdicts(large)[0]
+    assert not few.failed and few.words.startswith("undecided") and "94 patients are too few" in first_words(small)
+    assert many.failed and "not as findings" in first_words(large)
 
 
 def test_the_background_is_no_phenotype_that_could_replicate() -> None:
@@ -103,7 +104,7 @@ def test_the_first_screen_has_the_numbers_of_the_findings(plain_run: RunFolder) 
 
 def test_colour_and_star_follow_the_adjusted_p_value_not_the_interval() -> None:
     rows = [EffectRow(1, "a", ratio=(2.0, 1.1, 3.0), q=0.2), EffectRow(2, "b", ratio=(0.5, 0.3, 0.8), q=0.01)]
-    svg = clinical.forest(rows, effect="odds ratio")
+    svg = clinical.forest(rows)
     assert svg.count("ci flat") == 1 and svg.count("ci down") == 1 and "ci up" not in svg
     assert svg.count("*") == 1
 

@@ -48,7 +48,7 @@ def test_mimic_items_by_day_from_files_to_report(data_path: Find, tmp_path: Path
     assert model.axes[1].labels == tuple(f"{d} to {d} days" for d in range(12))
     course = np.asarray(model.factors[1])
     assert (course >= 0).all() and course.max() < 2.5 * np.median(course)  # no bin is an artefact of its width
-    assert len(re.findall("Course of .{3,80} over time", html)) == 3 and "days since the index date" in html
+    assert len(re.findall("Trajectory of .{3,80} over time", html)) == 3 and "days since the index date" in html
 
 
 @pytest.mark.slow
@@ -67,4 +67,4 @@ def test_claims_by_quarter_from_files_to_report(data_path: Find, tmp_path: Path)
     assert (
         course.shape == (12, 3) and (course > 0).all()
     )  # days count from a patient's first claim: every quarter has some
-    assert html.count("Course of ") >= 3
+    assert html.count("Trajectory of ") >= 3

@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -45,10 +46,17 @@ class _Page(HTMLParser):
             self.text += data
 
 
+@cache
 def _parsed(text: str) -> _Page:
     page = _Page()
     page.feed(text)
     return page
+
+
+@cache
+def _page_of(folder: Path) -> str:
+    """The page of a run that no test changes, drawn once."""
+    return render(RunContents.read(RunFolder(folder)))
 
 
 def test_one_file_that_loads_nothing(plain_run: RunFolder) -> None:
@@ -76,13 +84,13 @@ def test_parameters_are_words_and_privacy_never_a_bare_epsilon(formal_run: RunFo
     words = {r["parameter"]: r["value"] for r in tables(RunContents.read(formal_run))["parameters"]}["privacy"]
     assert "patient-level, epsilon 8 at delta 1e-05 (one patient added or removed)" in words
     assert words.endswith("guarantee reached: formal")
-    assert words in _parsed(render(RunContents.read(formal_run))).text
+    assert words in _parsed(_page_of(formal_run.path)).text
 
 
 def test_every_odds_ratio_is_the_same_adjusted_one(plain_run: RunFolder) -> None:
     run = RunContents.read(plain_run)
     assert run.effects
-    page = render(run)
+    page = _page_of(plain_run.path)
     assert "per sd" not in page and "association.json" not in page
     for e in run.effects:
         if e["odds_ratio"] is not None:
@@ -146,7 +154,7 @@ def test_the_page_carries_a_policy_that_allows_only_its_own_script(plain_run: Ru
     import base64
     import hashlib
 
-    text = render(RunContents.read(plain_run))
+    text = _page_of(plain_run.path)
     script = re.search(r"<script>(.*?)</script>", text, re.S)
     policy = next(a["content"] for t, a in _parsed(text).tags if a.get("http-equiv") == "Content-Security-Policy")
     assert script is not None and policy is not None
@@ -185,7 +193,7 @@ def test_a_formal_run_shows_its_guarantee_and_nothing_unpaid(
 ) -> None:
     run = RunContents.read(formal_run)
     assert run.formal and not run.presence
-    page = render(run)
+    page = _page_of(formal_run.path)
     text = _parsed(page).text
     assert "Only what the privacy budget covers is shown: the model." in text
     assert "formal, patient-level: ε\u00a0=\u00a08 at δ\u00a0=\u00a01e-05" in text
@@ -204,7 +212,7 @@ def test_a_formal_run_shows_its_guarantee_and_nothing_unpaid(
 
 
 def test_every_tab_with_an_accuracy_figure_carries_the_guarantee(plain_run: RunFolder) -> None:
-    text = render(RunContents.read(plain_run))
+    text = _page_of(plain_run.path)
     for panel in ("summary", "model", "maps", "findings", "course"):
         part = re.search(rf'id="panel-{panel}".*?</section>', text, re.S)
         assert part is not None and 'class="badge none"' in part[0], panel
@@ -237,7 +245,7 @@ def test_an_exact_count_never_stands_next_to_a_noisy_one(
 
 
 def test_an_epsilon_never_stands_alone(formal_run: RunFolder) -> None:
-    text = _parsed(render(RunContents.read(formal_run))).text
+    text = _parsed(_page_of(formal_run.path)).text
     for found in re.finditer(r"(epsilon|ε)\s*=?\s*\d", text):
         around = text[max(0, found.start() - 160) : found.end() + 160]
         assert re.search(r"delta|δ", around) and "patient" in around, around

@@ -66,7 +66,7 @@ def test_charts_draw_loaded_models_too(plain_run: RunFolder) -> None:
     values = pc.plots.codes(model, 1).to_dict()["data"]["values"]
     assert values[0]["phenotype"].startswith("1 ")  # as the report and every export number them
     assert pc.plots.phenotype(model, 0).to_dict()["title"]["text"] == "phenotype 1"
-    with pytest.raises(DataError, match="no round of this model tells 'bic'"):
+    with pytest.raises(DataError, match="no round of this model has 'bic'"):
         pc.plots.convergence(model, "bic")
     with pytest.raises(ConfigError, match="not fitted"):
         pc.plots.codes(pc.CPALS(rank=2))

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field, fields, replace
 from typing import Any, Final
 
 import numpy as np
@@ -32,6 +32,7 @@ EFFECTS: Final = (
     "crude",
     "reversed",
 )
+APART: Final = ("carried", "shown", "held", "flow", "fit", "privacy_")  # are not in findings.json by these names
 MODELS: Final = ("model", "auc", "low", "high", "gain", "gain_low", "gain_high")
 
 
@@ -51,6 +52,9 @@ class OutcomeFound:
         The same for covariates alone, record sizes, random factors and raw codes, with the paired difference.
     joint
         Likelihood-ratio statistic, degrees of freedom and p of all phenotypes together, given the covariates.
+    by_level
+        AUC and calibration of the same risks by sex, age band and other public levels: observed share, mean predicted risk, and AUC of
+        pairs of one hospital and level. None where a count is small.
     """
 
     name: str
@@ -67,6 +71,7 @@ class OutcomeFound:
     cross_fitted: bool = False  # placed by models of the other half, too
     note: str = ""
     joint: tuple[float, int, float] | None = None
+    by_level: Table | None = None
 
     @property
     def best_baseline(self) -> dict[str, object] | None:
@@ -124,6 +129,7 @@ class Findings:
     not_bought: Mapping[str, str] = field(default_factory=dict)  # figure -> why it could not be read
     ranks: Table | None = None  # several ranks compared; one is suggested, none chosen
     over_cap: float | None = None  # with a formal guarantee: share of patients who carry more than count
+    by_hospital: Table | None = None  # counts of the hospitals whose owners show them
     background: tuple[int, ...] = ()  # components that describe all patients: no phenotypes, no odds ratio
 
     @property
@@ -141,53 +147,11 @@ class Findings:
         )
 
     def to_json(self) -> dict[str, object]:
-        """Plain values, for ``findings.json`` of a run folder."""
-        out: dict[str, object] = {
-            "patients": self.patients,
-            "missing": dict(self.missing),
-            "traffic": dict(self.traffic),
-        }
-        for name in ("prevalence", "people", "completion", "replicability", "forecast", "ranks"):
-            out[name] = _table(getattr(self, name))
-        out["background"] = list(self.background)
-        out["not_bought"], out["over_cap"] = dict(self.not_bought), self.over_cap
-        out["privacy"] = None if self.privacy_ is None else self.privacy_.to_dict()
+        """Plain values, for ``findings.json`` of a run folder; masks of codes, flow and fit are in other files."""
+        out = _plain({f.name: getattr(self, f.name) for f in fields(self) if f.name not in APART})
+        assert isinstance(out, dict)
         out["predicts_unseen_codes"], out["replicable"] = self.predicts_unseen_codes, self.replicable
-        o = self.outcome
-        out["outcome"] = (
-            None
-            if o is None
-            else {
-                "name": o.name,
-                "patients": o.patients,
-                "events": o.events,
-                "unknown": o.unknown,
-                "adjusted_for": list(o.adjusted_for),
-                "effects": _table(o.effects),
-                "auc": None if o.auc is None else [o.auc.value, o.auc.low, o.auc.high],
-                "adds": None if o.adds is None else list(o.adds),
-                "baselines": _table(o.baselines),
-                "best_baseline": o.best_baseline,
-                "joint": None if o.joint is None else dict(zip(("statistic", "df", "p"), o.joint)),
-                "roc": [list(p) for p in o.roc],
-                "calibration": [list(p) for p in o.calibration],
-                "brier": o.brier,
-                "cross_fitted": o.cross_fitted,
-                "note": o.note,
-            }
-        )
-        out["survival"] = [
-            {
-                "phenotype": s.phenotype,
-                "curve": _table(s.curve),
-                "hazard_ratio": None if s.hazard_ratio is None else list(s.hazard_ratio),
-                "p": s.p,
-                "log_rank_p": s.log_rank_p,
-                "mean": dict(s.mean),
-                "warnings": list(s.warnings),
-            }
-            for s in self.survival
-        ]
+        out["privacy"] = None if self.privacy_ is None else self.privacy_.to_dict()
         return out
 
     def __repr__(self) -> str:
@@ -204,16 +168,32 @@ class Findings:
         return f"<Findings: {'; '.join(parts)}>"
 
 
-def _table(t: Table | None) -> dict[str, object] | None:
-    if t is None:
-        return None
-    return {"columns": list(t.columns), "rows": [[_plain(v) for v in r] for r in t.rows]}
-
-
 def _plain(value: object) -> object:
-    if isinstance(value, np.generic):
-        value = value.item()
-    return None if isinstance(value, float) and not math.isfinite(value) else value
+    """Plain JSON of findings: tables by columns and rows, values by their fields, what is not finite as None."""
+    match value:
+        case Table():
+            return {"columns": list(value.columns), "rows": [[_plain(v) for v in r] for r in value.rows]}
+        case OutcomeFound():
+            further = {"adds": value.adds, "best_baseline": value.best_baseline}
+            area = None if value.auc is None else (value.auc.value, value.auc.low, value.auc.high)
+            joint = None if value.joint is None else dict(zip(("statistic", "df", "p"), value.joint))
+            return _plain({**_fields(value), **further, "auc": area, "joint": joint})
+        case SurvivalFound():
+            return _plain(_fields(value))
+        case Mapping():
+            return {k: _plain(v) for k, v in value.items()}
+        case list() | tuple():
+            return [_plain(v) for v in value]
+        case np.generic():
+            return _plain(value.item())
+        case float() if not math.isfinite(value):
+            return None
+        case _:
+            return value
+
+
+def _fields(value: OutcomeFound | SurvivalFound) -> dict[str, object]:
+    return {f.name: getattr(value, f.name) for f in fields(value)}
 
 
 def without_background(findings: Findings, placer: Projector, carriers: Table | None) -> Findings:

@@ -28,8 +28,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
+from polyclinic.analysis.designs import presence_by_mode
 from polyclinic.analysis.projection import CARRIES
-from polyclinic.analysis.statistics.designs import presence_by_mode
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site

@@ -15,8 +15,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
+from polyclinic.analysis.designs import CHOSEN, CODES, WIDEST, Design, Designs, code_presence
 from polyclinic.analysis.projection import Covariates, Projector, outcome_of
-from polyclinic.analysis.statistics.designs import CHOSEN, CODES, WIDEST, Design, Designs, code_presence
 from polyclinic.analysis.statistics.regression import BOUND, Climbs, Cut, intercept, profile, shapes, unpacked
 from polyclinic.analysis.statistics.roc import ranked
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
@@ -26,6 +26,7 @@ from polyclinic.records.sites.site import Site
 Array = NDArray[np.float64]
 # limit: of the numbers sent; patients within a bin have one predicted risk in the ROC curve and the calibration
 BINS: Final = 192
+SCORED: Final = ("bins", "ranks", "levels", "brier")  # sums over predicted risks
 PULL: Final = 50.0  # patients by whose weight a code is drawn to telling nothing
 # limit: standard deviations of the predicted logit that bins reach; patients beyond are in the outer bins
 SPREAD: Final = 4.0
@@ -36,6 +37,7 @@ class OutcomeParams(AnalysisParams):
 
     covariates: Any = Field(None, description="What regressions are adjusted for.")
     halves: tuple[object, ...] = Field((), description="Models of the two halves; then placing is cross-fitted too.")
+    groups: tuple[Any, ...] = Field((), description="Public variables by whose levels the prediction is judged, too.")
     baselines: bool = Field(True, description="Also covariates alone, sizes, random factors, raw codes.")
 
 
@@ -57,6 +59,7 @@ class OutcomePublic:
     grid: Array  # (problems, 2) first and last edge of the score's bins
     bins: Array  # (2, 2, BINS): half, outcome, bin of the risk by phenotypes
     ranks: Array  # (2, designs + 1, 4): by half, :func:`~polyclinic.analysis.statistics.roc.ranked`
+    levels: Array  # (2, levels, 3, 4): by half and level, ranks of the first score; events, patients, sum of risks
     brier: Array  # (designs, 2): sum of squared errors and patients
 
 
@@ -64,7 +67,7 @@ class OutcomeAnalysis(Analysis):
     """Odds ratios of carriers, and the cross-fitted AUC with and without phenotypes."""
 
     name = "outcome"
-    version = 2
+    version = 3
     facts = MethodFacts(
         steps={
             "moments": StepMeaning(
@@ -128,6 +131,7 @@ class OutcomeAnalysis(Analysis):
             np.zeros((len(widths), 2)),
             np.zeros((2, 2, BINS)),
             np.zeros((2, len(self.judged) + 1, 4)),
+            np.zeros((2, sum(len(v.words) for v in self.params.groups), 3, 4)),
             np.zeros((len(self.judged), 2)),
         )
 
@@ -153,7 +157,7 @@ class OutcomeAnalysis(Analysis):
         for r, base in enumerate(public.tests.base):
             arrays |= shapes(f"t{r}", len(base))
         if public.stage == "tests":  # the scores' ranks ride along with the first tests
-            arrays |= {"bins": public.bins.shape, "ranks": public.ranks.shape, "brier": public.brier.shape}
+            arrays |= {k: getattr(public, k).shape for k in SCORED}
         return Step(public.round, public.stage, arrays, bound=BOUND, counts=False)
 
     def update_public(self, step: Step, public: OutcomePublic, total: Total) -> OutcomePublic:
@@ -182,7 +186,8 @@ class OutcomeAnalysis(Analysis):
             {r: unpacked(a, f"t{r}", n) for r in public.tests.active}, dict.fromkeys(public.tests.active, flags0)
         )
         if step.name == "tests":
-            state = replace(state, bins=np.rint(a["bins"] * n), ranks=a["ranks"] * n, brier=a["brier"] * n)
+            bins, ranks, levels, brier = (a[k] * n for k in SCORED)
+            state = replace(state, bins=np.rint(bins), ranks=ranks, levels=levels, brier=brier)
         return replace(state, tests=tests, stage="rest" if tests.active else "end")
 
     def _patients(self, public: OutcomePublic) -> float:
@@ -275,16 +280,27 @@ class OutcomeAnalysis(Analysis):
         self, site: Site, public: OutcomePublic, y: Array, usable: NDArray[np.bool_], half: NDArray[np.int64]
     ) -> dict[str, Array]:
         """Histogram of the risk by phenotypes, ranks of all predictions, squared errors."""
-        bins, brier = np.zeros(public.bins.shape), np.zeros(public.brier.shape)
+        bins, brier, levels = (np.zeros(x.shape) for x in (public.bins, public.brier, public.levels))
         logits: list[list[Array]] = [[], []]
         for i, h, use, bin_, eta in self._scores(site, public, y, usable, half):
             if i == 0:
                 np.add.at(bins[h], (y[use].astype(int), bin_), 1.0)
             risk = 0.5 * (1 + np.tanh(eta / 2))
+            if i == 0:
+                levels[h] = self._by_level(site, use, risk, y[use])
             brier[i] += np.array([np.square(risk - y[use]).sum(), use.sum()])
             logits[h].append(eta)
         ranks = [ranked(np.array(logits[h]), y[usable & (half == h)]) for h in (0, 1)]
-        return {"bins": bins, "ranks": np.stack(ranks), "brier": brier}
+        return {"bins": bins, "ranks": np.stack(ranks), "brier": brier, "levels": levels}
+
+    def _by_level(self, site: Site, use: NDArray[np.bool_], risk: Array, y: Array) -> Array:
+        """(levels, 3, 4): pairs of patients of one level alone, and how many had the outcome and were expected to."""
+        out = []
+        for v in self.params.groups:
+            level = v.level(site)[use]
+            for own in (level == k for k in range(len(v.words))):
+                out.append([*ranked(risk[None, own], y[own]), [y[own].sum(), own.sum(), risk[own].sum(), 0.0]])
+        return np.array(out).reshape(-1, 3, 4)
 
     def _moments(
         self, site: Site, public: OutcomePublic, y: Array, known: NDArray[np.bool_], half: NDArray[np.int64]

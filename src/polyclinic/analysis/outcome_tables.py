@@ -10,14 +10,26 @@ from numpy.typing import NDArray
 
 from polyclinic.analysis.findings import EFFECTS, MINIMUM, MODELS, OutcomeFound
 from polyclinic.analysis.outcome import OutcomeAnalysis, OutcomePublic
-from polyclinic.analysis.statistics.intervals import Z, adjusted, chi_square, normal_p
+from polyclinic.analysis.statistics.intervals import Z, adjusted, chi_square, normal_p, wilson
 from polyclinic.analysis.statistics.roc import Area, Ranks, calibration, curve, inflation
-from polyclinic.privacy.small_cells import hide_given_away
+from polyclinic.privacy.small_cells import hide_given_away, suppress
 from polyclinic.util.table import Table
 
 Array = NDArray[np.float64]
 # definition: significance after adjustment for multiple tests
 LEVEL: Final = 0.05
+LEVELS: Final = (
+    "variable",
+    "level",
+    "patients",
+    "observed",
+    "observed_low",
+    "observed_high",
+    "predicted",
+    "auc",
+    "low",
+    "high",
+)
 
 
 def outcome_found(act: OutcomeAnalysis, public: OutcomePublic, name: str, minimum: int = MINIMUM) -> OutcomeFound:
@@ -59,7 +71,30 @@ def outcome_found(act: OutcomeAnalysis, public: OutcomePublic, name: str, minimu
         brier,
         len(act.params.halves) == 2,
         joint=_joint(act, public),
+        by_level=_by_level(act, public, minimum),
     )
+
+
+def _by_level(act: OutcomeAnalysis, public: OutcomePublic, minimum: int) -> Table | None:
+    """AUC and calibration by public level; a level with a small count, or one that gives such a count away, has none."""
+    rows: list[list[object]] = []
+    start, width = 0, act.designs.width(act.judged[0]) - int(not act.covariates.site)
+    factor = inflation(width, _evidence(act, public, "phenotypes", alone=True))
+    for v in act.params.groups:
+        levels = public.levels[:, start : start + len(v.words)]
+        start += len(v.words)
+        events, patients, risk = levels[:, :, 2, :3].sum(0).T
+        hide = np.any(suppress(np.rint([events, patients - events]), minimum=minimum)[:-1, :-1], axis=0)
+        for k, word in enumerate(v.words):
+            if not patients[k]:
+                continue
+            if hide[k] or min(events[k], patients[k] - events[k]) < minimum:
+                rows.append([v.name, word, *([None] * 8)])
+                continue
+            share, area = events[k] / patients[k], Ranks(levels[:, k, :2]).area(0, factor)
+            observed = [round(patients[k]), float(share), *wilson(events[k], patients[k]), float(risk[k] / patients[k])]
+            rows.append([v.name, word, *observed, area.value, area.low, area.high])
+    return Table(LEVELS, rows) if rows else None
 
 
 def _risks(public: OutcomePublic, act: OutcomeAnalysis, slot: int) -> Array:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from typing import Final
 
 import numpy as np
@@ -44,6 +44,10 @@ class PrevalencePublic:
     weight: tuple[Array, ...]  # sum of share x count
     eighth: tuple[Array, ...]  # sum of (share x count)^8, in public units
     members: int = 0
+    sites: tuple[str, ...] = ()
+    hospitals: Array = field(
+        default_factory=lambda: np.zeros((0, 0))
+    )  # (sites, R + 1) counts + 1, last patients; 0: not shown
 
 
 class Prevalence(Analysis):
@@ -84,7 +88,17 @@ class Prevalence(Analysis):
         r = self.placer.rank
         empty = tuple(np.zeros(c.shape) for c in self.codes()) if self.params.support else ()
         return PrevalencePublic(
-            False, np.zeros(2), np.zeros(r), np.zeros((2, r)), np.zeros(r), np.zeros(r), empty, empty, empty
+            False,
+            np.zeros(2),
+            np.zeros(r),
+            np.zeros((2, r)),
+            np.zeros(r),
+            np.zeros(r),
+            empty,
+            empty,
+            empty,
+            sites=setting.sites,
+            hospitals=np.zeros((len(setting.sites), r + 1)),
         )
 
     def next_step(self, public: PrevalencePublic) -> Step | None:
@@ -93,6 +107,7 @@ class Prevalence(Analysis):
             return None
         r = self.placer.rank
         shapes: dict[str, tuple[int, ...]] = {"n": (2,), "halves": (2, r), "first": (r,), "second": (r,)}
+        shapes["hospitals"] = public.hospitals.shape
         if self.params.support:
             for m, c in enumerate(self.codes(), start=1):
                 shapes |= {f"{k}{m}": c.shape for k in ("support", "weight", "eighth")}
@@ -115,6 +130,7 @@ class Prevalence(Analysis):
             weight=tuple(np.maximum(a[f"weight{m}"], 0.0) for m in modes),
             eighth=tuple(np.maximum(a[f"eighth{m}"], 0.0) for m in modes),
             members=total.members,
+            hospitals=np.rint(a["hospitals"]),
         )
 
     # ---- hospital
@@ -131,6 +147,7 @@ class Prevalence(Analysis):
             "halves": np.stack([carries[half == h].sum(0) for h in (0, 1)]).astype(np.float64),
             "first": share.sum(0),
             "second": np.square(share).sum(0),
+            "hospitals": own_row(public.sites, site, carries.sum(0)),
         }
         if self.params.support:
             t = site.counts()
@@ -160,6 +177,21 @@ class Prevalence(Analysis):
         ]
         return Table(["phenotype", "patients", "share", "low", "high", "effective"], rows)
 
+    def by_hospital(self, public: PrevalencePublic) -> Table | None:
+        """Patients with each phenotype at the hospitals whose owners show it; None where no owner does.
+
+        Where one hospital alone is left out of a phenotype, the smallest other one is, too: with the total it would follow.
+        """
+        counts = np.where(public.hospitals > 0, public.hospitals - 1, np.nan)
+        if np.isnan(counts).all():
+            return None
+        for column in counts.T:
+            if len(column) > 1 and np.isnan(column).sum() == 1:
+                column[np.nanargmin(column)] = np.nan
+        cells = [[None if np.isnan(x) else int(x) for x in row] for row in counts]
+        rows = [[name, r, row[r], row[-1]] for name, row in zip(public.sites, cells) for r in range(len(row) - 1)]
+        return Table(["hospital", "phenotype", "patients", "of"], rows)
+
     def shown(self, public: PrevalencePublic, minimum: int = 11) -> tuple[NDArray[np.bool_], ...]:
         """Per mode (I_n, R): codes that at least ``minimum`` carriers have and of which no two hold more than half."""
         return self._masks(public, minimum, dominated=False)
@@ -173,9 +205,28 @@ class Prevalence(Analysis):
         for f, top, s, w, e in zip(
             self.placer.factors, self.codes(), public.support, public.weight, public.eighth, strict=True
         ):
-            two = 2 ** (1 - 1 / POWER) * e ** (1 / POWER) / np.maximum(w, 1e-300)
             mask = np.zeros(f.shape, bool)
             enough = (s >= minimum) & (public.carriers >= minimum)
-            mask[top, np.arange(f.shape[1])] = enough & ((two > DOMINANT) == dominated)
+            mask[top, np.arange(f.shape[1])] = enough & ((two_hold(w, e) > DOMINANT) == dominated)
             out.append(mask)
         return tuple(out)
+
+
+def two_hold(weight: Array, eighth: Array) -> Array:
+    """At most this part of a sum of weights is held by any two patients, from the sum and the sum of 8th powers (Hoelder).
+
+    >>> w = np.array([5.0, *[1.0] * 11])
+    >>> float(two_hold(w.sum(), (w**8).sum()).round(2))
+    0.57
+    """
+    return np.asarray(2 ** (1 - 1 / POWER) * eighth ** (1 / POWER) / np.maximum(weight, 1e-300))
+
+
+def own_row(sites: tuple[str, ...], site: Site, carriers: NDArray[np.int64]) -> Array:
+    """(sites, R + 1) this hospital's counts, and 1 for each, in its own row, where its owner shows them; small ones stay 0."""
+    out, n, least = np.zeros((len(sites), len(carriers) + 1)), site.patients, site.counted
+    if least and n >= least:
+        counts = np.append(carriers, n)
+        small = ((counts > 0) & (counts < least)) | ((counts < n) & (n - counts < least))
+        out[sites.index(site.name)] = np.where(small, 0, counts + 1)
+    return out

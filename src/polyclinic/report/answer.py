@@ -8,12 +8,14 @@ from typing import Any, Final
 
 from markupsafe import Markup
 
-from polyclinic.report.cards import PhenotypeCard
-from polyclinic.report.cells import rows_of
+from polyclinic.report import words
+from polyclinic.report.cards import PhenotypeCard, cards
 from polyclinic.report.charts import clinical
+from polyclinic.report.charts.cells import rows_of
 from polyclinic.report.charts.rows import EffectRow, effect_rows, flow_boxes, replication_rows
 from polyclinic.report.contents import RunContents
 from polyclinic.report.replication import first_words
+from polyclinic.studies.run_folder import RunFolder
 
 DRAWN: Final = 10  # rows of the forest plot: title, answer and figure fit on one screen
 
@@ -28,22 +30,40 @@ class FirstScreen:
     flow: Markup
 
 
-def answer(run: RunContents, cards: Sequence[PhenotypeCard]) -> FirstScreen | None:
+def answer(run: RunContents, phenotypes: Sequence[PhenotypeCard]) -> FirstScreen | None:
     """The first screen of phenotypes; None where the run learned something else, or nobody counted patients."""
     found = run.findings
     flow = clinical.flow(flow_boxes(run.study, found)) if found else Markup("")
     if run.kind != "phenotypes" or not found.get("prevalence"):
         return None
-    rows, pieces, others = _rows(run, cards)
+    rows, pieces, others = _rows(run, phenotypes)
     outcome = found.get("outcome") or {}
     sentences = [_learned(run), *_associations(rows, outcome), prediction(found)]
-    sites = [s.site for s in cards[0].sites]
-    forest = clinical.forest(rows[:DRAWN], effect=f"Odds ratio for {outcome_words(outcome)} (95 % CI)", sites=sites)
+    sites = [s.site for s in phenotypes[0].sites]
+    forest = clinical.forest(rows[:DRAWN], sites=sites)
     hidden = [f"{others} that did not replicate"] if others else []
-    hidden += [f"{len(rows) - DRAWN} more with odds ratios nearest to 1"] if len(rows) > DRAWN else []
+    empty = sum(r.ratio is None for r in rows[DRAWN:])
+    hidden += [f"{empty} without an odds ratio"] if empty else []
+    hidden += [f"{len(rows) - DRAWN - empty} with odds ratios nearest to 1"] if len(rows) > DRAWN + empty else []
     hidden += [f"{pieces} pieces of phenotypes that are drawn"] if pieces else []
-    note = [_legend(rows, outcome, bool(sites)), f"Not drawn: {', '.join(hidden)} (table below)." if hidden else ""]
+    note = [
+        _legend(rows, outcome, 0 < len(sites) <= clinical.BOXES),
+        f"Not drawn: {', '.join(hidden)} (table below)." if hidden else "",
+    ]
     return FirstScreen(tuple(s for s in sentences if s), forest, " ".join(n for n in note if n), flow)
+
+
+def in_words(folder: RunFolder) -> list[str]:
+    """Return the answer of a finished run for a terminal: the first screen's sentences, the guarantee, the cost."""
+    run = RunContents.read(folder)
+    screen = answer(run, cards(run)) if run.kind == "phenotypes" else None
+    sent, received = (words.size(run.metrics.get(way)) for way in ("bytes_up", "bytes_down"))
+    return [
+        *(screen.sentences if screen else ()),
+        *words.summary(run),
+        f"Privacy: {words.badge(run.card)}.",
+        f"Cost: {words.rounds(run)} The hospitals sent {sent} and received {received}.",
+    ]
 
 
 def _rows(run: RunContents, cards: Sequence[PhenotypeCard]) -> tuple[list[EffectRow], int, int]:
@@ -59,7 +79,7 @@ def _rows(run: RunContents, cards: Sequence[PhenotypeCard]) -> tuple[list[Effect
     for r in drawn:
         sites = cards[r.number - 1].sites
         present = f"{sum(s.there for s in sites)} of {len(sites)}" if sites else ""
-        out.append(replace(r, hospitals=r.hospitals or present, shares=tuple(s.prevalence for s in sites)))
+        out.append(replace(r, hospitals=present or r.hospitals, shares=tuple(s.prevalence for s in sites)))
     return out, pieces, len(rows) - len(drawn) - pieces
 
 
@@ -77,7 +97,7 @@ def outcome_words(outcome: Mapping[str, Any]) -> str:
 def _learned(run: RunContents) -> str:
     found = run.findings
     if found.get("replicability"):
-        return first_words(found, run.patients, len(run.sites))
+        return first_words(found, len(run.sites))
     about = "about " if found.get("forecast") else ""
     noise = " All figures contain the noise of the guarantee." if found.get("forecast") else ""
     return (
@@ -127,8 +147,9 @@ def prediction(found: Mapping[str, Any]) -> str:
     if found.get("forecast"):
         return f"As predictors they reach {area}, in the patients that the regression was fitted on."
     best = best_baseline(outcome)
+    other = ", with the covariates" if set(outcome.get("adjusted_for") or ()) - {"hospital"} else ""
     if best is None:
-        return f"As predictors, with the covariates, they reach {area} in held-out patients."
+        return f"As predictors{other}, they reach {area} in held-out patients."
     compared = f"{best['model']} ({best['auc']:.2f})"
     if best["gain_low"] > 0:
         verdict = f"predict better than every comparison. The best of these is {compared}"
@@ -136,7 +157,7 @@ def prediction(found: Mapping[str, Any]) -> str:
         verdict = f"predict worse than {compared}"
     else:
         verdict = f"are not shown to predict better than {compared}"
-    return f"As predictors, with the covariates ({area}), they {verdict}."
+    return f"As predictors{other} ({area}), they {verdict}."
 
 
 def _legend(rows: Sequence[EffectRow], outcome: Mapping[str, Any], boxes: bool) -> str:
@@ -144,8 +165,8 @@ def _legend(rows: Sequence[EffectRow], outcome: Mapping[str, Any], boxes: bool) 
     if any(r.ratio for r in rows):
         adjusted = list(dict.fromkeys(a.split(":")[0] for a in outcome.get("adjusted_for") or ()))
         text.append(
-            "Odds ratio of patients with the phenotype against all others, adjusted for "
-            f"{', '.join([*adjusted, 'the other phenotypes'])}. Colour and * mark an adjusted p-value (q) below 0.05."
+            f"Odds ratio for {outcome_words(outcome)}, of patients with the phenotype against all others, adjusted for "
+            f"{', '.join(adjusted)}{' and ' if adjusted else ''}the other phenotypes. Colour and * mark an adjusted p-value (q) below 0.05."
         )
     if any(r.reversed for r in rows):
         text.append("\N{DAGGER} Adjustment reverses the crude odds ratio.")

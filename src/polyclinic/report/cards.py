@@ -11,10 +11,10 @@ import numpy as np
 from markupsafe import Markup
 from numpy.typing import NDArray
 
-from polyclinic.analysis.simulated.presence import ABSENT
+from polyclinic.analysis.replication.consensus import BACK
 from polyclinic.analysis.simulated.shown_codes import NAMED
-from polyclinic.report.cells import rows_of
-from polyclinic.report.charts.rows import COSINE, natural
+from polyclinic.report.charts.cells import rows_of
+from polyclinic.report.charts.rows import natural
 from polyclinic.report.charts.svg import Series, line_chart
 from polyclinic.report.contents import RunContents
 from polyclinic.report.names import ORDERED, CardCode, suggest_name
@@ -27,22 +27,21 @@ LEAST: Final = 0.005  # codes with a smaller share are not listed
 
 @dataclass(frozen=True)
 class AtSite:
-    """A phenotype at one site: relative strength, and how many of the patients have it (None = not shown)."""
+    """A phenotype at one site: how many of its patients have it (None = not shown)."""
 
     site: str
-    strength: float | None
     carriers: int | None
     prevalence: float | None
 
     @property
     def few(self) -> bool:
         """Between one and ten patients: nothing about them is shown."""
-        return self.strength is None
+        return self.carriers is None
 
     @property
     def there(self) -> bool:
         """Whether the site has the phenotype in more than a few patients."""
-        return self.strength is not None and self.strength >= ABSENT and self.carriers != 0
+        return bool(self.carriers)
 
 
 @dataclass(frozen=True)
@@ -115,7 +114,7 @@ def cards(run: RunContents) -> tuple[PhenotypeCard, ...]:
     """One card per phenotype, heaviest first."""
     from polyclinic.report.replication import verdicts  # it imports this module's cards
 
-    judgements = verdicts(run.findings, run.patients)
+    judgements = verdicts(run.findings)
     names = set(run.phenotypes.names)
     lifts = _lifts(run)
     out = []
@@ -135,7 +134,7 @@ def _pieces(run: RunContents) -> list[int | None]:
         return [None] * run.rank
     visible = [np.where(h, 0.0, f) for f, h in zip(run.factors, run.hidden)]
     unit = [v / np.maximum(np.linalg.norm(v, axis=0), 1e-300) for v in visible]
-    alike = np.max([u.T @ u for u in unit], axis=0) >= COSINE
+    alike = np.max([u.T @ u for u in unit], axis=0) >= BACK
     out: list[int | None] = []
     for r in range(run.rank):
         heavier = [k for k in range(r) if alike[r, k] and out[k] is None]
@@ -229,19 +228,11 @@ def _codes(
 
 
 def _at_sites(run: RunContents, r: int) -> tuple[AtSite, ...]:
-    """Return the phenotype's strength and carriers at every site."""
+    """Return how many patients have the phenotype at every site."""
     sites = run.presence.get("sites") or {}
-    rows = (
-        [
-            AtSite(s, strength, carriers, None if carriers is None or not n else carriers / n)
-            for (s, n), strength, carriers in zip(
-                sites.items(), run.presence.get("strength", [()] * run.rank)[r], run.presence["carriers"][r]
-            )
-        ]
-        if sites
-        else []
-    )
-    return tuple(sorted(rows, key=lambda a: natural(a.site)))
+    rows = zip(sites.items(), run.presence["carriers"][r]) if sites else ()
+    found = (AtSite(s, carriers, None if carriers is None or not n else carriers / n) for (s, n), carriers in rows)
+    return tuple(sorted(found, key=lambda a: natural(a.site)))
 
 
 def _courses(run: RunContents, r: int, name: str) -> tuple[tuple[str, str], ...]:
@@ -268,7 +259,7 @@ def course_chart(axis: Axis, column: NDArray[np.float64], hidden: NDArray[np.boo
     ends = f"1: {axis.describe(0)}; {len(column)}: {axis.describe(len(column) - 1)}"
     return line_chart(
         [Series(name, points)],
-        title=f"Course of {name} over {axis.name}",
+        title=f"Trajectory of {name} over {axis.name}",
         x=f"days since the index date ({len(column)} bins, drawn where they begin)"
         if dated
         else f"{axis.name} ({ends})",

@@ -35,13 +35,31 @@ class ReportTable:
 
 _PHENOTYPE: Final = ("phenotype", "suggested name")
 
+COMPARED: Final = {
+    "model": "model",
+    "sees": "coordinator sees",
+    "fit": "fit",
+    "rmse_full": "RMSE of all cells",
+    "rmse_observed": "RMSE of recorded cells",
+    "fms_to_truth": "factor match score",
+    "rounds": "rounds",
+    "bytes_up": "bytes from sites",
+    "seconds": "seconds",
+}
+COMPARED_PRIVATE: Final = {
+    "model": "model",
+    "guarantee": "guarantee",
+    "fms_to_truth": "factor match score",
+    "precision_to_truth": "precision",
+    "seconds": "seconds",
+}
 TABLES: Final[dict[str, ReportTable]] = {
     "figures": ReportTable(
-        "Figures of merit (fit, errors, bytes), each with the guarantee it was paid with.",
+        "Figures of merit (fit, errors, bytes), each with its privacy guarantee.",
         ("figure", "value", "guarantee", "epsilon", "delta", "adjacency"),
     ),
     "phenotypes": ReportTable(
-        "One row a phenotype. Patients and prevalence are empty where nobody paid for them; below 11 they are left out.",
+        "One row per phenotype. Patients and prevalence are empty if the privacy budget does not cover them or if they are below 11.",
         (
             *_PHENOTYPE,
             *(
@@ -52,9 +70,9 @@ TABLES: Final[dict[str, ReportTable]] = {
                 "prevalence",
                 "effective contributors",
                 "codes not shown",
-                "named",
+                "codes may name it",
             ),
-            *("share of squared weight shown", "why not named"),
+            *("share of squared weight shown", "why no name is suggested"),
         ),
     ),
     "codes": ReportTable(
@@ -64,8 +82,8 @@ TABLES: Final[dict[str, ReportTable]] = {
         (*_PHENOTYPE, "mode", "code", "description", "weight", "share", "lift", "shown"),
     ),
     "sites": ReportTable(
-        "One row a phenotype and site: strength relative to the strongest site.",
-        (*_PHENOTYPE, "site", "relative strength", "patients", "prevalence"),
+        "One row a phenotype and site: patients with it, and their share of the site's patients.",
+        (*_PHENOTYPE, "site", "patients", "prevalence"),
     ),
     "groups": ReportTable(
         "Mixtures: one row a group, its centre; empty where a group has too few patients.",
@@ -89,16 +107,9 @@ TABLES: Final[dict[str, ReportTable]] = {
     ),
     "traffic": ReportTable("Bytes on the wire, by site.", ("site", "bytes up", "bytes down")),
     "comparison": ReportTable(
-        "Other models on the same data, where the study asked for them.",
-        (
-            *("model", "sees", "fit", "rmse_full", "rmse_observed", "fms_to_truth", "auc"),
-            *("rounds", "bytes_up", "seconds"),
-        ),
+        "Other models on the same data, where the study asked for them.", tuple(COMPARED.values())
     ),
-    "comparison_private": ReportTable(
-        "The same under patient-level privacy.",
-        ("model", "guarantee", "fms_to_truth", "precision_to_truth", "auc", "seconds"),
-    ),
+    "comparison_private": ReportTable("The same under patient-level privacy.", tuple(COMPARED_PRIVATE.values())),
     "privacy": ReportTable("The privacy card, line by line.", ("what", "text")),
     "ledger": ReportTable(
         "One row a release: what left a site.",

@@ -19,7 +19,7 @@ from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.models.similarity import Similarity
 from polyclinic.privacy.card.card import Card
 from polyclinic.privacy.ledger.ledger import Ledger
-from polyclinic.report.cells import rows_of
+from polyclinic.report.charts.cells import rows_of
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.axis import Axis
 
@@ -92,17 +92,13 @@ class RunContents:
             run.read_json(outcome),
             run.read_model(),
             _optional(run.path / "presence.json") if exact else {},
-            tuple(
-                presence_arrays[f"few{n}"] for n in range(1, len(presence_arrays) + 1) if f"few{n}" in presence_arrays
-            ),
+            tuple(presence_arrays[k] for k in sorted(presence_arrays) if k.startswith("few")),
             _optional(run.path / "comparison.json"),
             _optional(run.path / "audit.json"),
             _optional(run.path / "review.json"),
             _optional(run.path / "neighbours.json") if exact else {},
             ledgers,
-            tuple(
-                presence_arrays[f"held{n}"] for n in range(1, len(presence_arrays) + 1) if f"held{n}" in presence_arrays
-            ),
+            tuple(presence_arrays[k] for k in sorted(presence_arrays) if k.startswith("held")),
             _optional(run.path / "attrition.json") if exact else {},
             findings=_optional(run.path / "findings.json"),
         )
@@ -206,11 +202,7 @@ class RunContents:
     @cached_property
     def carried(self) -> Array:
         """(R,) whether enough patients have a phenotype for any of its codes to be shown."""
-        if not self.presence:
-            return np.ones(self.rank, bool)
-        if self.presence.get("carried"):
-            return np.array(self.presence["carried"], bool)
-        return np.array([c is not None for c in self.presence["contributors"]])  # runs of before: by effective number
+        return np.array(self.presence.get("carried") or [True] * self.rank, bool)
 
     @cached_property
     def kept(self) -> Array:
@@ -243,7 +235,8 @@ class RunContents:
     @property
     def flow(self) -> list[Mapping[str, object]]:
         """Patients left after each step of the protocol; not under a formal guarantee, where nobody paid for it."""
-        return [] if self.formal else list(self.study.get("attrition") or ())
+        released = [{"step": b["words"], **b} for b in self.study.get("flow") or () if b.get("box") != "outcome"]
+        return [] if self.formal else list(self.study.get("attrition") or released)
 
     @property
     def minimum(self) -> int:

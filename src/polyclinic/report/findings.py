@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -11,9 +12,9 @@ from markupsafe import Markup
 
 from polyclinic.analysis.replication.rank_table import suggestion
 from polyclinic.report.answer import prediction
-from polyclinic.report.cells import called, p_value, rows_of, span
 from polyclinic.report.charts import clinical
-from polyclinic.report.charts.rows import calibration_rows, replication_rows, survival_groups
+from polyclinic.report.charts.cells import called, p_value, rows_of, span
+from polyclinic.report.charts.rows import Found, calibration_rows, replication_rows, survival_groups
 from polyclinic.report.replication import replication
 from polyclinic.util.table import Table
 
@@ -41,7 +42,7 @@ class FindingsSection:
     figures: tuple[tuple[str, Markup], ...] = ()
 
 
-def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[FindingsSection, ...]:
+def sections(found: Found, names: Sequence[str] = ()) -> tuple[FindingsSection, ...]:
     """All sections in their order; one that was not asked for says which line of the study adds it."""
     if not found:
         return ()
@@ -60,11 +61,11 @@ def sections(found: Mapping[str, Any], names: Sequence[str] = ()) -> tuple[Findi
     return tuple(out)
 
 
-def _there(found: Mapping[str, Any], id_: str) -> bool:
+def _there(found: Found, id_: str) -> bool:
     return bool(found.get({"replicate": "replicability", "carriers": "prevalence"}.get(id_, id_)))
 
 
-def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+def _carriers(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     rows = [
         [called(names, r["phenotype"]), r["patients"], r["share"], span(r["low"], r["high"], 3), r["effective"]]
         for r in rows_of(found["prevalence"])
@@ -74,7 +75,7 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
         common = ", ".join(called(names, r) for r in found["background"])
         words.append(f"Background, not counted as phenotypes and without odds ratios: {common}.")
     columns = ["phenotype", "patients", "share", "95 % CI", "effective sample size"]
-    tables = [("Prevalence", Table(columns, rows))]
+    tables = [("Prevalence", Table(columns, rows)), *_by_hospital(found, names)]
     if found.get("forecast"):  # with a formal guarantee
         columns, rows = columns[:4], [r[:4] for r in rows]
         words = [
@@ -100,7 +101,22 @@ def _carriers(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
     return words, tables
 
 
-def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+def _by_hospital(found: Found, names: Sequence[str]) -> list[tuple[str, Table]]:
+    """Patients with each phenotype at the hospitals whose owners show their counts."""
+    counts = {(r["phenotype"], r["hospital"]): r for r in rows_of(found.get("by_hospital"))}
+    sites = list(dict.fromkeys(site for _, site in counts))
+    rows = [[called(names, p), *(_shown(counts[p, s]) for s in sites)] for p in dict.fromkeys(p for p, _ in counts)]
+    return (
+        [("Prevalence by hospital, where its owner shows counts", Table(["phenotype", *sites], rows))] if rows else []
+    )
+
+
+def _shown(cell: Found) -> str:
+    n, of = cell["patients"], cell["of"]
+    return "not shown" if n is None or of is None else f"{n:,} of {of:,} ({100 * n / of:.0f} %)"
+
+
+def _people(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     """One table a variable: phenotypes are rows, levels columns, and the largest standardised difference is last."""
     rows, tables, noisy = rows_of(found["people"]), [], bool(found.get("forecast"))
     for variable in dict.fromkeys(r["variable"] for r in rows):
@@ -113,6 +129,9 @@ def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], 
             lines.append([called(names, g), *(_level(cells.get((g, level))) for level in levels), *difference])
         last = [] if noisy else ["largest standardised difference"]
         tables.append((variable.capitalize(), Table([variable, *levels, *last], lines)))
+        if not noisy:
+            shares = [[called(names, g), *(_part(cells, g, level) for level in levels)] for g in groups[1:]]
+            tables.append((f"Prevalence by {variable}", Table([variable, *levels], shares)))
     words = "Patients with each phenotype by public levels. " + (
         "Intervals contain the noise."
         if noisy
@@ -121,7 +140,7 @@ def _people(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], 
     return [words], tables
 
 
-def _level(cell: Mapping[str, Any] | None) -> str:
+def _level(cell: Found | None) -> str:
     if cell is None or cell["patients"] is None:
         return "" if cell is None else "not shown"
     if "low" in cell:
@@ -129,7 +148,15 @@ def _level(cell: Mapping[str, Any] | None) -> str:
     return f"{cell['patients']:,} ({100 * cell['share']:.0f} %)"
 
 
-def _difference(cells: Mapping[Any, Mapping[str, Any]], levels: Sequence[str], group: int | None) -> str:
+def _part(cells: Mapping[Any, Found], group: int | None, level: str) -> str:
+    """The share of the patients of a level who have the phenotype."""
+    carriers, everybody = (cells.get((g, level), {}).get("patients") for g in (group, None))
+    if carriers is None or everybody is None:
+        return "not shown"
+    return f"{100 * carriers / everybody:.0f} %" if everybody else ""
+
+
+def _difference(cells: Mapping[Any, Found], levels: Sequence[str], group: int | None) -> str:
     """The largest standardised difference of a level between patients with the phenotype and all others."""
     own: list[int | None] = [cells.get((group, level), {}).get("patients") for level in levels]
     everybody: list[int | None] = [cells.get((None, level), {}).get("patients") for level in levels]
@@ -142,7 +169,7 @@ def _difference(cells: Mapping[Any, Mapping[str, Any]], levels: Sequence[str], g
     return f"{max(((a - b) / s for (a, b), s in zip(shares, spreads) if s), key=abs, default=0.0):+.2f}"
 
 
-def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+def _outcome(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     o = found["outcome"]
     if o["note"]:
         return [f"{o['name'].capitalize()}: {o['note']}."], []
@@ -153,7 +180,9 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
     joint = o.get("joint")
     words = [
         prediction(found),
-        'Record length may explain this. [evaluate] adjust = ["size", ...] adjusts for it.' if size else "",
+        f"Record length may explain this. This line adjusts for it: [evaluate] adjust = {_with_size(o)}"
+        if size
+        else "",
         (
             f"N = {_count(o['patients'])}, {_count(o['events'])} with the outcome. {_unknown(o['unknown'])}Adjusted for "
             f"{', '.join(o['adjusted_for']) or 'nothing'}. Each hospital's intercept stays at the hospital."
@@ -170,9 +199,17 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
             )
         ),
     ]
+    alone = not set(o["adjusted_for"]) - {"hospital"}  # without covariates the row of covariates alone says nothing
     rows = [
-        [r["model"], r["auc"], span(r["low"], r["high"], 3), r["gain"], span(r["gain_low"], r["gain_high"], 3)]
+        [
+            r["model"].removeprefix("covariates and " if alone else ""),
+            r["auc"],
+            span(r["low"], r["high"], 3),
+            r["gain"],
+            span(r["gain_low"], r["gain_high"], 3),
+        ]
         for r in rows_of(o["baselines"])
+        if not (alone and r["model"] == "covariates alone")
     ]
     effects = [
         [
@@ -195,11 +232,29 @@ def _outcome(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str],
     if o["calibration"]:
         lines = [[a, b, span(c, d)] for a, b, c, d in o["calibration"]]
         tables.append(("Calibration", Table(["predicted", "observed", "95 % CI"], lines)))
+    if o.get("by_level"):
+        judged = [[f"{r['variable']}: {r['level']}", *_judged(r)] for r in rows_of(o["by_level"])]
+        columns = ["patients by level", "patients", "observed share", "mean predicted risk", "AUC"]
+        tables.append(("Prediction by level", Table(columns, judged)))
     words.append(
         "Odds ratios are of patients with the phenotype against all others, adjusted for covariates and the other phenotypes, with a "
         "log-F(1,1) prior. p is by penalised likelihood ratio, q by Benjamini and Hochberg. Association is not cause."
     )
     return words, tables
+
+
+def _with_size(outcome: Found) -> str:
+    """The covariates of this study and the record size, as the study file has them."""
+    names = ("site" if a == "hospital" else a.split(":")[0] for a in outcome["adjusted_for"])
+    return json.dumps(list(dict.fromkeys([*names, "size"])))
+
+
+def _judged(row: Found) -> list[object]:
+    """Observed share, predicted risk and AUC of one level; not shown where a count is small."""
+    if row["auc"] is None:
+        return ["not shown"] * 4
+    observed = f"{row['observed']:.3f} ({span(row['observed_low'], row['observed_high'], 3)})"
+    return [row["patients"], observed, row["predicted"], f"{row['auc']:.3f} ({span(row['low'], row['high'], 3)})"]
 
 
 def _count(n: int | None) -> str:
@@ -219,7 +274,7 @@ def _p(value: float) -> str:
     return p_value(value) if value < 1e-4 else f"= {p_value(value)}"
 
 
-def _outcome_paid(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+def _outcome_paid(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     """The outcome with a formal guarantee: few figures, whose intervals contain the noise."""
     o = found["outcome"]
     words = [
@@ -238,7 +293,7 @@ def _outcome_paid(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[
     return words, [("Odds ratios", Table(["phenotype", "odds ratio", "95 % CI", "p", "q"], rows))]
 
 
-def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+def _survival(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     noisy = bool(found.get("forecast"))
     rows, tables = [], []
     for s in found["survival"]:
@@ -260,14 +315,14 @@ def _survival(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str]
     return [words, *warnings], [("Hazard ratios", Table(columns, rows)), *tables] if rows else tables
 
 
-def _curve(s: Mapping[str, Any]) -> Table:
+def _curve(s: Found) -> Table:
     lines = [
         [r["group"], r["time"], r["at_risk"], r["survival"], span(r["low"], r["high"], 3)] for r in rows_of(s["curve"])
     ]
     return Table(["group", "days", "at risk", "without the event", "95 % CI"], lines)
 
 
-def _drawn_survival(found: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
+def _drawn_survival(found: Found, names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
     """Survival of patients with and without a phenotype, smallest p first; everybody's where no phenotype has one."""
     rated = [s for s in found["survival"] if s["phenotype"] is not None] or list(found["survival"])
     rated.sort(key=lambda s: 1.0 if s["p"] is None else s["p"])
@@ -279,7 +334,7 @@ def _drawn_survival(found: Mapping[str, Any], names: Sequence[str]) -> Iterator[
         yield title, clinical.survival(groups, unit=unit, title=f"Survival: {title}")
 
 
-def _drawn_replication(found: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
+def _drawn_replication(found: Found, names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
     rows = replication_rows(found, [called(names, r) for r in range(len(found["replicability"]["rows"]))])
     chart = clinical.replication(rows)
     if chart:
@@ -289,13 +344,13 @@ def _drawn_replication(found: Mapping[str, Any], names: Sequence[str]) -> Iterat
         )
 
 
-def _drawn_outcome(found: Mapping[str, Any], names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
+def _drawn_outcome(found: Found, names: Sequence[str]) -> Iterator[tuple[str, Markup]]:
     chart = clinical.calibration(calibration_rows(found))
     if chart:
         yield "Calibration: observed share against predicted risk, in groups of patients", chart
 
 
-def _completion(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
+def _completion(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[str, Table]]]:
     yes = found["predicts_unseen_codes"]
     rows = [
         [r["model"], r["nats"], span(r["low"], r["high"], 3), r["events"], r["patients"]]

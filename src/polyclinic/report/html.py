@@ -5,11 +5,12 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
 from markupsafe import Markup
 
@@ -17,13 +18,11 @@ from polyclinic import __version__
 from polyclinic.report import words
 from polyclinic.report.answer import answer, leading
 from polyclinic.report.cards import AtSite, PhenotypeCard, cards
-from polyclinic.report.charts.figures import groups_of, pictures
-from polyclinic.report.charts.rows import EffectRow
 from polyclinic.report.charts.svg import shade
+from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
-from polyclinic.report.export.citation import bibtex
+from polyclinic.report.figures import groups_of, pictures
 from polyclinic.report.findings import sections
-from polyclinic.report.hiding import hiding
 from polyclinic.report.replication import by_grade, verdicts
 from polyclinic.report.section import Tab, log_failure, plugged_sections
 from polyclinic.report.spending import spending
@@ -34,6 +33,61 @@ from polyclinic.util.table import Table
 
 if TYPE_CHECKING:
     from jinja2 import Environment
+
+CCS: Final = "'ccs' or 'rubric'"
+GROUPS: Final = "a CSV of groups, such as ingredients or classes"
+
+
+@dataclass(frozen=True)
+class Hiding:
+    """One paragraph each: what is hidden and why; what would help."""
+
+    headline: str
+    why: str
+    helps: tuple[str, ...]
+
+
+def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
+    """What this report hides by the small-cell rule; None where it hides nothing (or under a formal guarantee: noise)."""
+    if not cards or run.formal or run.owner is not None or not run.presence:
+        return None
+    unnamed = [c for c in cards if not c.named]
+    codes = sum(c.suppressed for c in cards)
+    if not unnamed and not codes:
+        return None
+    lesser = f"{codes} lesser {'code' if codes == 1 else 'codes'} of the {len(cards)} phenotypes {'is' if codes == 1 else 'are'} not shown."
+    head = f"{len(unnamed)} of {len(cards)} phenotypes cannot be named here." if unnamed else lesser
+    reason = (
+        f"A code is shown if at least {run.minimum} patients have it and carry the phenotype, and no two patients hold more than "
+        "half of its weight; otherwise it would describe single patients."
+    )
+    if run.phenotypes.shown:
+        reason += " Codes that the known noise explains are not shown, either."
+    counted = Counter(c.why(run.minimum) for c in unnamed)
+    if counted:
+        listed = "; ".join(f"{n} because {text}" for text, n in counted.items())
+        reason += f" Of the {len(unnamed)} without a name: {listed}."
+    return Hiding(head, reason, tuple(_helps(run, unnamed)) if unnamed else ())
+
+
+def _helps(run: RunContents, unnamed: Sequence[PhenotypeCard]) -> list[str]:
+    study, parameters = run.study["study"], run.outcome["parameters"]
+    out = []
+    if parameters.get("weighting") == "none":
+        out.append(
+            "[method] weighting = \N{LEFT DOUBLE QUOTATION MARK}saturating\N{RIGHT DOUBLE QUOTATION MARK}, "
+            "so that no few patients make a phenotype"
+        )
+    if any(c.reason == "held" for c in unnamed):
+        out.append("[tensor] count = 'presence', so that a patient's repeated visits weigh as one")
+    grouped = study.get("codes") or {}
+    loose = [m for m in (study.get("tensor") or {}).get("modes", ()) if m not in grouped]
+    for mode in loose:
+        icd = any(word in mode for word in ("diag", "condition", "procedure"))
+        out.append(f"coarser codes: [codes.{mode}] to = {CCS if icd else GROUPS}")
+    out.append(f"fewer phenotypes (rank is {run.rank}), more patients, or more sites")
+    out.append("the owner of a site sees all of its own: polyclinic report RUN --local SITE")
+    return out
 
 
 HERE = Path(__file__).parent / "templates"
@@ -126,7 +180,7 @@ def render(run: RunContents, *, failed: Callable[[str], None] = log_failure) -> 
             **_similarity(run, all_tables),
             groups=groups_of(run),
             findings=sections(run.findings, [c.suggested for c in phenotypes]),
-            verdicts=verdicts(run.findings, run.patients),
+            verdicts=verdicts(run.findings),
         )
     )
 
@@ -146,15 +200,13 @@ def _environment() -> Environment:
         "number": words.number,
         "count": words.count,
         "percent": words.percent,
-        "badge": words.badge,
+        "badge": lambda card: words.badge(card).replace(" = ", "\N{NO-BREAK SPACE}=\N{NO-BREAK SPACE}"),
         "meaning": words.meaning,
         "capfirst": lambda s: s[:1].upper() + s[1:],
         "leading": leading,
-        "reversed_sign": lambda e: (
-            EffectRow(0, "", ratio=(e["odds_ratio"], e["low"], e["high"]), crude=e.get("crude")).reversed
-        ),
         "search": _search,
         "shade": _shade,
+        "numeric": _numeric,
         "at_site": _at_site,
     }
     return environment
@@ -218,10 +270,15 @@ def _method(run: RunContents) -> str:
     descriptions = {
         "plain": "The coordinator added what each site sent.",
         "masked": "Contributions were masked pairwise, so that the coordinator could read their sum only.",
-        "subspace": "Neighbouring sites reached the average among themselves behind random masks; nobody coordinated.",
+        "subspace": "Neighbouring sites computed the average among themselves behind random masks. There was no coordinator.",
         "none": "One party saw every record.",
     }.get(run.card.aggregation, f"Contributions were combined by {run.card.aggregation}.")
     return f"{run.outcome['class']} ({run.outcome['method']}), seed {run.study['study']['study'].get('seed', 0)}. {descriptions}"
+
+
+def _numeric(table: Table) -> list[bool]:
+    """Per column whether it has a number: such a column is aligned to the right."""
+    return [any(type(r[k]) in (int, float) for r in table.rows) for k in range(len(table.columns))]
 
 
 def _search(card: PhenotypeCard) -> str:

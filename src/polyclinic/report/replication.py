@@ -6,11 +6,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from polyclinic.analysis.replication.consensus import BACK, HELD_OUT, PARTLY
 from polyclinic.report.cards import PhenotypeCard
-from polyclinic.report.cells import called, rows_of, span
-from polyclinic.report.charts.rows import COSINE, GRADES, LINK, LOWEST, grade, tested_rows
+from polyclinic.report.charts.cells import called, rows_of, span
+from polyclinic.report.charts.rows import GRADES, grade, tested_rows
 from polyclinic.util.table import Table
 
+UNDECIDED: Final = "undecided"
 ENOUGH: Final = (
     500  # patients: a half of 250 shows (z >= 3) a link of r = 0.19, and real records have links of 0.1 to 0.3
 )
@@ -25,16 +27,16 @@ class Verdict:
     words: str
 
 
-def verdicts(found: Mapping[str, Any], patients: int | None = None) -> tuple[Verdict, ...]:
+def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
     """Per phenotype its grade with cosine and correlation; empty where replication was not tested."""
-    few = _too_few(found, patients)
+    few = _too_few(found)
     return tuple(
-        Verdict(grade(r), grade(r) == GRADES[2] and not few, f"{'undecided' if few else grade(r)}: {_size(r)}")
+        Verdict(grade(r), grade(r) == GRADES[2] and not few, f"{UNDECIDED if few else grade(r)}: {_size(r)}")
         for r in rows_of(found.get("replicability"))
     )
 
 
-def first_words(found: Mapping[str, Any], patients: int | None = None, hospitals: int = 0) -> str:
+def first_words(found: Mapping[str, Any], hospitals: int = 0) -> str:
     """How many phenotypes replicated; the first sentence of a report."""
     grades = [grade(r) for r in tested_rows(found)]
     if not grades:
@@ -45,8 +47,8 @@ def first_words(found: Mapping[str, Any], patients: int | None = None, hospitals
     text = f"{passed or 'None'} of {total} phenotypes replicated when {people} were split in half."
     if unsure:
         text += f" {unsure} {'is' if unsure == 1 else 'are'} uncertain."
-    if _too_few(found, patients):
-        return f"{text} {patients} patients are too few to decide (about {ENOUGH} are needed)."
+    if _too_few(found):
+        return f"{text} {found['patients']:,} patients are too few to decide (about {ENOUGH} are needed)."
     return text if passed else f"{text} Read them as descriptions of these records, not as findings."
 
 
@@ -57,9 +59,10 @@ def _size(row: Mapping[str, Any]) -> str:
     return f"cosine {row['halves']:.2f}{interval}, {link}"
 
 
-def _too_few(found: Mapping[str, Any], patients: int | None) -> bool:
+def _too_few(found: Mapping[str, Any]) -> bool:
+    """Whether none replicated and the patients are too few to call that a result."""
     passed = any(grade(r) == GRADES[0] for r in tested_rows(found))
-    return not passed and patients is not None and patients < ENOUGH
+    return not passed and 0 < (found.get("patients") or 0) < ENOUGH
 
 
 def by_grade(found: Mapping[str, Any], cards: Sequence[PhenotypeCard]) -> list[PhenotypeCard]:
@@ -73,7 +76,7 @@ def replication(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
     rows = [
         [
             called(names, r["phenotype"]),
-            grade(r),
+            UNDECIDED if _too_few(found) else grade(r),
             r["halves"],
             span(r["low"], r["high"]),
             "not tested" if r["rho"] is None else round(r["rho"], 3),
@@ -85,11 +88,19 @@ def replication(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
         first_words(found),
         (
             "The method was fitted again on two halves of every hospital's patients, drawn by a keyed hash. A phenotype is "
-            f"replicated if the cosine between the halves is at least {COSINE:g}, its lower 95 % limit is at least {LOWEST:g}, and the "
-            f"held-out correlation r is at least {LINK:g}. It is uncertain if only the lower limit fails. The correlation is between a "
+            f"replicated if the cosine between the halves is at least {BACK:g}, its lower 95 % limit is at least {PARTLY:g}, and the "
+            f"held-out correlation r is at least {HELD_OUT:g}. It is uncertain if only the lower limit fails, or if r is "
+            "less than half of the median r of the phenotypes that pass. The correlation is between a "
             "phenotype's codes of two kinds, in patients whom that fit did not see. Agreement between halves is not evidence by "
             "itself, because frequent codes agree too. Pieces of one phenotype were joined first."
         ),
     ]
-    columns = ["phenotype", "grade", "cosine", "95 % CI", "held-out r", "hospitals with 11 or more patients"]
+    columns = [
+        "phenotype",
+        "grade",
+        "cosine",
+        "95 % CI",
+        "held-out r",
+        "hospitals where the halves' models find 11 or more patients",
+    ]
     return words, [("Replication", Table(columns, rows))]

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import math
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from polyclinic.privacy.accounting import accountant
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.accounting.charge import Charge
+from polyclinic.privacy.card.study_extract import StudyExtract
+from polyclinic.report.charts.rows import natural
 from polyclinic.report.contents import RunContents
 
 POINTS: Final = 60  # rounds at which epsilon is computed, at most
@@ -55,16 +57,14 @@ class SiteSpending:
 
 
 def spending(run: RunContents) -> tuple[SiteSpending, ...]:
-    """Every simulated site's spending on this study; empty where the ledgers stay at real hospitals."""
+    """Every site's spending on this study: from its ledger in a simulation, between hosts from the extract that it signed."""
     delta = run.card.delta
     cache: dict[tuple[tuple[int, Event], ...], tuple[AfterRound, ...]] = {}
     out = []
-    for site in run.ledgers:
-        ledger, faults = run.ledger(site)
-        if ledger is None:
+    for site, charges, faults in _charges(run):
+        if faults:
             out.append(SiteSpending(site, 0, 0, False, faults, "", ()))
             continue
-        charges = [(e.time, e.charge) for e in ledger.entries if e.charge is not None and e.charge.study == run.name]
         unbounded = sum(isinstance(c.event, Unbounded) for _, c in charges)
         adjacency = "entry" if any(c.adjacency == "entry" for _, c in charges) else "patient"
         charged = tuple((c.round, c.event) for _, c in charges if not isinstance(c.event, Unbounded))
@@ -74,6 +74,17 @@ def spending(run: RunContents) -> tuple[SiteSpending, ...]:
         bounded = cache.get(charged, ()) if not unbounded or adjacency == "entry" else ()
         out.append(SiteSpending(site, len(charges), unbounded, True, (), adjacency, tuple(charges), bounded))
     return tuple(out)
+
+
+def _charges(run: RunContents) -> Iterator[tuple[str, list[tuple[str, Charge]], tuple[str, ...]]]:
+    """Per site the times and charges of this study, and what is wrong with its ledger."""
+    for site in sorted(run.ledgers, key=natural):
+        ledger, faults = run.ledger(site)
+        entries = () if ledger is None else ledger.entries
+        yield site, [(e.time, e.charge) for e in entries if e.charge and e.charge.study == run.name], faults
+    if not run.ledgers:
+        for extract in sorted(StudyExtract.in_folder(run.path), key=lambda x: natural(x.site)):
+            yield extract.site, [("", c) for c in extract.lines], ()
 
 
 def _by_round(paid: Sequence[tuple[int, Event]], delta: float) -> tuple[AfterRound, ...]:

@@ -14,7 +14,8 @@ from polyclinic.privacy.accounting.accountant import multiplier_of
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import ADJACENCY, Card
 from polyclinic.report.cards import LEAST, PhenotypeCard
-from polyclinic.report.columns import TABLES
+from polyclinic.report.charts.rows import natural
+from polyclinic.report.columns import COMPARED, COMPARED_PRIVATE, TABLES
 from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
 from polyclinic.util.table import Table
@@ -115,7 +116,7 @@ def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, T
         )
         for c in cards
     ]
-    site_rows = [(c.number, c.name, s.site, s.strength, s.carriers, s.prevalence) for c in cards for s in c.sites]
+    site_rows = [(c.number, c.name, s.site, s.carriers, s.prevalence) for c in cards for s in c.sites]
     return {
         "phenotypes": TABLES["phenotypes"].of(about),
         "codes": TABLES["codes"].of(codes),
@@ -157,15 +158,15 @@ def _rounds(run: RunContents) -> Table:
 
 def _traffic(run: RunContents) -> Table:
     by_site = (run.outcome.get("traffic") or {}).get("by_site") or {}
-    return TABLES["traffic"].of([(s, t["bytes_up"], t["bytes_down"]) for s, t in by_site.items()])
+    sites = sorted(by_site.items(), key=lambda item: natural(item[0]))
+    return TABLES["traffic"].of([(s, t["bytes_up"], t["bytes_down"]) for s, t in sites])
 
 
 def _comparison(run: RunContents) -> dict[str, Table]:
-    rows = run.comparison.get("models", ())
-    private = run.comparison.get("patient_level", ())
+    models, private = run.comparison.get("models", ()), run.comparison.get("patient_level", ())
     return {
-        name: TABLES[name].of([[r.get(k) for k in TABLES[name].columns] for r in models])
-        for name, models in (("comparison", rows), ("comparison_private", private))
+        "comparison": TABLES["comparison"].of([[r.get(k) for k in COMPARED] for r in models]),
+        "comparison_private": TABLES["comparison_private"].of([[r.get(k) for k in COMPARED_PRIVATE] for r in private]),
     }
 
 
@@ -178,8 +179,8 @@ def _ledger(spent: Sequence[SiteSpending]) -> dict[str, Table]:
             c.step,
             c.attempt,
             c.scalars,
-            c.details.get("how") or c.how,
-            c.details.get("noise") or c.noise,
+            c.how,
+            c.noise,
             type(c.event).__name__,
             multiplier_of(c.event),
             c.adjacency,

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
+from typing import Any, Final
 
 from polyclinic.privacy.card.card import Card
 from polyclinic.report.contents import RunContents
 from polyclinic.report.spending import SiteSpending
 
+SAME: Final = 0.9  # definition: a phenotype as alike that of the start has not changed
 KINDS = {
     "phenotypes": "phenotypes",
     "mixture": "patient groups",
@@ -65,13 +66,12 @@ def size(value: float | None) -> str:
 
 
 def badge(card: Card) -> str:
-    """What stands beside every figure of accuracy: the guarantee, never a bare epsilon."""
+    """Return the guarantee with adjacency, epsilon, delta and kind: it stands next to every figure of accuracy."""
     bound = ""
     if card.epsilon is not None:
-        space = "\N{NO-BREAK SPACE}"
         bound = (
-            f"{card.adjacency}-level: \N{GREEK SMALL LETTER EPSILON}{space}={space}{card.epsilon:.3g} at "
-            f"\N{GREEK SMALL LETTER DELTA}{space}={space}{card.delta:g}"
+            f"{card.adjacency}-level: \N{GREEK SMALL LETTER EPSILON} = {card.epsilon:.3g} at "
+            f"\N{GREEK SMALL LETTER DELTA} = {card.delta:g}"
         )
     if card.guarantee == "formal":
         return f"formal, {bound}"
@@ -99,13 +99,35 @@ def meaning(card: Any) -> str:
         )
     if card.guarantee == "information-theoretic":
         return (
-            "Nobody can tell one site's contribution from those of its honest neighbours. What the sums themselves reveal "
+            "No party can tell apart one site's contribution and those of its honest neighbours. What the sums themselves reveal "
             "about patients is not bounded."
         )
     return (
         "No noise was added. Records stayed at their sites, but nothing bounds what the released sums reveal about a "
         "patient; treat the model as derived from patient data."
     )
+
+
+def _guided(run: RunContents) -> list[str]:
+    columns = run.outcome.get("guided") or {}
+    listed = ", ".join(
+        f"phenotype {int(r) + 1} by {name}" for name, r in sorted(columns.items(), key=lambda c: int(c[1]))
+    )
+    return [f"The study guided {listed}: their first codes were given, not learned."] if listed else []
+
+
+def _changed(run: RunContents) -> list[str]:
+    """What a fit that started from a saved model changed, and what it cost."""
+    start = run.outcome.get("start")
+    if not start:
+        return []
+    rows = {r["second"] + 1: 1.0 - (r["distance"] or 0.0) for r in start["distances"] if r["second"] is not None}
+    moved = {r: likeness for r, likeness in rows.items() if likeness < SAME}
+    listed = ", ".join(f"{r} (likeness {likeness:.2f})" for r, likeness in moved.items())
+    changes = f" Changed: phenotype {listed}." if moved else ""
+    kept = f"{len(rows) - len(moved)} of {len(rows)} phenotypes kept a likeness of {SAME:g} or more"
+    cost = f"{run.metrics.get('rounds')} rounds and {size(run.metrics.get('bytes_up'))} from all hospitals together"
+    return [f"The fit started from a saved model (sha256 {start['sha256']}). {kept}.{changes} It took {cost}."]
 
 
 def summary(run: RunContents) -> list[str]:
@@ -122,14 +144,14 @@ def summary(run: RunContents) -> list[str]:
     )
     if run.owner and run.patients:  # an owner's view counts the own patients only
         first += f" {run.patients:,} patients here are those of {run.owner}."
-    people = (run.study.get("attrition") or [{"patients": None}])[-1]["patients"]
-    if people is not None and run.patients and run.patients > people:
+    if run.patients and not run.owner and (run.study["study"].get("sites") or {}).get("split"):
         first += " A patient of two hospitals counts at both."
     out = [first, _missing(run.study.get("without")), *_small(run.study.get("small")), no_outcome(run)]
     if run.kind == "phenotypes" and not run.findings.get("replicability"):
         reason = run.study.get("replication", "")
         hint = f": {reason}" if reason and run.card.aggregation != "none" else ""
         out.append(f"Replication in other patients was not tested{hint}.")
+    out += _guided(run) + _changed(run)
     if run.formal:
         covered = "the model and the findings" if run.findings else "the model"
         out.append(
@@ -163,7 +185,7 @@ def _small(small: Mapping[str, Any] | None) -> list[str]:
     into = "one" if len(joined) == 1 else str(len(joined))
     names = ", ".join(joined) if len(joined) <= 4 else f"{next(iter(joined))} to {list(joined)[-1]}"
     # not "with fewer": a lone remainder takes the smallest other site in, and that one may be large
-    text = f"{merged} sites were joined into {into}, {names}, so that none has fewer than {small['minimum']} patients"
+    text = f"{merged} sites were joined into {into} ({names}), so that none has fewer than {small['minimum']} patients"
     return [f"{text} (see Method)."]
 
 
@@ -178,11 +200,8 @@ def rounds(run: RunContents, spent: Sequence[SiteSpending] = ()) -> str:
     else:
         text = f"The model trained for {learned} rounds."
     text += " Round 0 is set-up." if any(c.round < 1 for s in spent for _, c in s.charges) else ""
-    return (
-        text
-        if last == learned
-        else f"{text} Rounds {learned + 1} to {last} are evaluation and do not change the model."
-    )
+    after = f"Round {last} is" if last == learned + 1 else f"Rounds {learned + 1} to {last} are"
+    return text if last == learned else f"{text} {after} evaluation, after the model was fixed."
 
 
 def no_outcome(run: RunContents) -> str:
@@ -213,7 +232,7 @@ def weights(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
         return f"{sentence}{concentration}." if concentration else sentence
     return (
         f"A patient\N{RIGHT SINGLE QUOTATION MARK}s weight grows with the record and saturates: half of it is reached at a squared "
-        f"size of {number(n0)} (the geometric mean), and nobody weighs more than twice a typical patient. Fit and errors speak of "
+        f"size of {number(n0)} (the geometric mean), and no patient weighs more than twice a typical patient. Fit and errors speak of "
         "the cells so weighted."
         + (f"{concentration} as counted, {percent(presence['top1_fitted'])} as weighted." if concentration else "")
     )

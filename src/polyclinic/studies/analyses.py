@@ -6,7 +6,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from polyclinic.analysis.evaluate import (
+from polyclinic.analysis.findings import Findings
+from polyclinic.analysis.pipelines.evaluate import (
     ACTS,
     LINES,
     AnalysisPlan,
@@ -16,8 +17,7 @@ from polyclinic.analysis.evaluate import (
     forecast_of,
     traffic_of,
 )
-from polyclinic.analysis.findings import Findings
-from polyclinic.analysis.pipeline import StudyPipeline
+from polyclinic.analysis.pipelines.pipeline import StudyPipeline
 from polyclinic.analysis.private.moments import PrivateFindings
 from polyclinic.analysis.projection import Projector, variables_of
 from polyclinic.config import Study
@@ -117,6 +117,11 @@ def _priced(rule: EvaluateRule) -> dict[str, Any]:
     }
 
 
+def acts_of(study: Study) -> tuple[str, ...]:
+    """Return what follows the fit of a study, by name."""
+    return plan_of(study).what if evaluated(study) else ()
+
+
 def refused(policies: Mapping[str, Policy], what: Sequence[str]) -> None:
     """Refuse acts that an owner did not name: outcome and survival must be, where methods are named at all."""
     faults = []
@@ -154,7 +159,7 @@ def replication_words(study: Study) -> str:
 
 def folds_of(method: object) -> int:
     """On how many halvings a method is fitted."""
-    return method.folds if isinstance(method, StudyPipeline) else 0
+    return method.repeats if isinstance(method, StudyPipeline) else 0
 
 
 def as_begun(study: Study, method: Any, began: Mapping[str, Any]) -> Any:

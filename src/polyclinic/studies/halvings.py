@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 from polyclinic.config import Study
 from polyclinic.config.evaluate import EvaluateRule
-from polyclinic.methods.factorization import FederatedFactorization
+from polyclinic.methods.rounds.factorization import FederatedFactorization
 from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import kind_of
 from polyclinic.protocol.interfaces import Method

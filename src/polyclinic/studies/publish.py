@@ -7,8 +7,8 @@ from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.analysis.evaluate import evaluate
 from polyclinic.analysis.findings import Findings
+from polyclinic.analysis.pipelines.evaluate import evaluate
 from polyclinic.analysis.simulated.neighbours import neighbours
 from polyclinic.analysis.simulated.presence import CARRIES, MINIMUM, presence
 from polyclinic.analysis.simulated.shown_codes import NAMED, kept_shares
@@ -16,7 +16,7 @@ from polyclinic.analysis.simulated.summary import simulated_figures
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.models.similarity import Similarity
 from polyclinic.protocol.estimator import Configured
-from polyclinic.records.attrition import Attrition, shared
+from polyclinic.records.databases.attrition import Attrition, shared
 from polyclinic.records.sites.site import Site
 from polyclinic.studies.run_folder import Run, RunFolder
 from polyclinic.tensors.weighting import heaviest_share, weighted
@@ -55,7 +55,7 @@ def publish(
     """
     findings: Findings | None = vars(model).get("findings_")
     private = dict(head["study"]).get("privacy") is not None
-    figures = _figures(model, findings, local)
+    figures = _figures(model, findings, local, private)
     counts = () if private else _counts(findings, local)
     flow = _flow(findings, counts, minimum)
     folder.write_json(folder.study, {**head, "flow": flow})
@@ -75,8 +75,11 @@ def publish(
     return figures
 
 
-def _figures(model: Configured, findings: Findings | None, local: Sequence[Site]) -> dict[str, object]:
-    """Everything that ``metrics.json`` holds: fit, findings, rounds and bytes, guarantee."""
+def _figures(model: Configured, findings: Findings | None, local: Sequence[Site], private: bool) -> dict[str, object]:
+    """Everything that ``metrics.json`` holds: fit, findings, rounds and bytes, guarantee.
+
+    With ``[privacy]`` exact figures of the records, which only a simulation knows, stand apart, whatever the guarantee.
+    """
     formal = model.privacy_.guarantee == "formal"
     history = vars(model).get("history_") or ()
     last = history[-1] if history else {}
@@ -84,25 +87,19 @@ def _figures(model: Configured, findings: Findings | None, local: Sequence[Site]
     out: dict[str, object] = {k: None if formal else summed.get(k, last.get(k)) for k in FIT}
     if local:
         known = simulated_figures(model, local)
-        out |= {"simulation_only": known} if formal else {k: v for k, v in known.items() if out.get(k) is None}
+        out |= {"simulation_only": known} if private else {k: v for k, v in known.items() if out.get(k) is None}
     if findings is not None:
         out |= _findings_figures(findings)
-    traffic = model.traffic_
+    traffic, card = model.traffic_, model.privacy_
     rounds, most = traffic.rounds or len(history), dict(model.params).get("rounds")
-    card = model.privacy_
     return out | {
         "method": model.name,
         "rounds": rounds,
         "rounds_most": most,
         "converged": isinstance(most, int) and rounds < most,
-        "bytes_up": traffic.bytes_up,
-        "bytes_down": traffic.bytes_down,
-        "payload_bytes_up": traffic.payload_bytes_up,
+        **{k: getattr(traffic, k) for k in ("bytes_up", "bytes_down", "payload_bytes_up")},
         "seconds_at_15_MB_per_s": traffic.seconds(),
-        "epsilon": card.epsilon,
-        "delta": card.delta,
-        "adjacency": card.adjacency,
-        "guarantee": card.guarantee,
+        **{k: getattr(card, k) for k in ("epsilon", "delta", "adjacency", "guarantee")},
     }
 
 
@@ -162,9 +159,8 @@ def _write_counts(
         if local and vars(model).get("memberships_"):
             folder.write_json(folder.path / "presence.json", presence(model, local, minimum=minimum).to_json())
         return {}
-    if (
-        findings is None or findings.prevalence is None
-    ) and local:  # no count left the sites: the rule is of this process
+    # where no count left the sites, the rule is applied in this process
+    if local and (findings is None or findings.prevalence is None):
         findings = evaluate(model, local, what=("carriers",), minimum=minimum)
     if findings is None or findings.prevalence is None:
         return {}
@@ -176,7 +172,6 @@ def _write_counts(
         "carried": list(findings.carried),
         "sites": {},
         "carriers": [],
-        "strength": [],
         "certainty": [],
     }
     figures: dict[str, object] = {}
@@ -184,17 +179,20 @@ def _write_counts(
         masks = {f"few{n}": ~s for n, s in enumerate(findings.shown, start=1)}
         masks |= {f"held{n}": h for n, h in enumerate(findings.held, start=1)}
         folder.write_arrays(folder.path / "presence.npz", masks)
-        visible = value.shown or [
-            f != 0 for f in value.factors
-        ]  # codes that known noise explains are not shown, either
+        # codes that known noise explains are not shown, either
+        visible = value.shown or [f != 0 for f in value.factors]
         kept = kept_shares(value.factors, [~(s & np.asarray(v, bool)) for s, v in zip(findings.shown, visible)])
         counts["kept"] = [list(k) for k in kept]
         figures["phenotypes_named"] = sum(min(k) >= NAMED for k in kept)
+    if findings.by_hospital is not None:  # hospitals whose owners show their counts
+        rows = list(findings.by_hospital)
+        counts["sites"] = {r["hospital"]: r["of"] for r in rows}
+        counts["carriers"] = [[r["patients"] for r in rows if r["phenotype"] == k] for k in range(value.rank)]
     if local:
         by_site = presence(model, local, minimum=minimum).to_json()
         tensors = [s.counts() for s in local]
         fitted = [weighted(t, value.saturation) for t in tensors]
-        counts |= {k: by_site[k] for k in ("sites", "carriers", "strength")}
+        counts |= {k: by_site[k] for k in ("sites", "carriers")}
         counts |= {"top1": round(heaviest_share(*tensors), 4), "top1_fitted": round(heaviest_share(*fitted), 4)}
     folder.write_json(folder.path / "presence.json", counts)
     return figures

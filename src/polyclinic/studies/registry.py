@@ -15,18 +15,18 @@ if TYPE_CHECKING:
     from polyclinic.protocol.estimator import Estimator
 
 BUILT_IN: Final = {
-    "trip": "polyclinic.methods.estimators.phenotypes:TRIP",
-    "dpfact": "polyclinic.methods.estimators.phenotypes:DPFact",
-    "localtf": "polyclinic.methods.estimators.phenotypes:LocalTF",
-    "distributedsgd": "polyclinic.methods.estimators.phenotypes:DistributedSGD",
-    "sumals": "polyclinic.methods.estimators.phenotypes:SumALS",
-    "topics": "polyclinic.methods.estimators.phenotypes:Topics",
-    "dpem": "polyclinic.methods.estimators.phenotypes:DPEM",
+    "trip": "polyclinic.methods.phenotypes:TRIP",
+    "dpfact": "polyclinic.methods.phenotypes:DPFact",
+    "localtf": "polyclinic.methods.phenotypes:LocalTF",
+    "distributedsgd": "polyclinic.methods.phenotypes:DistributedSGD",
+    "sumals": "polyclinic.methods.phenotypes:SumALS",
+    "topics": "polyclinic.methods.phenotypes:Topics",
+    "dpem": "polyclinic.methods.phenotypes:DPEM",
     "cpals": "polyclinic.methods.central.als:CPALS",
     "cpsgd": "polyclinic.methods.central.sgd:CPSGD",
-    "localmodel": "polyclinic.methods.estimators.phenotypes:LocalModel",
+    "localmodel": "polyclinic.methods.phenotypes:LocalModel",
     "gaussianmixture": "polyclinic.methods.mixtures.gaussian_mixture:GaussianMixture",
-    "parafac2": "polyclinic.methods.estimators.phenotypes:PARAFAC2",
+    "parafac2": "polyclinic.methods.phenotypes:PARAFAC2",
     "latentclass": "polyclinic.methods.latent_classes.latent_class:LatentClass",
     "unpsl": "polyclinic.methods.similarity.unpsl:UnPSL",
 }

@@ -19,10 +19,10 @@ from numpy.typing import NDArray
 
 from polyclinic.analysis.simulated.presence import memberships_of
 from polyclinic.errors import ConfigError
-from polyclinic.models.compare import Difference
-from polyclinic.models.compare import compare as differ
 from polyclinic.models.file import kinds
 from polyclinic.models.file import load as read_model
+from polyclinic.models.phenotypes.compare import Difference
+from polyclinic.models.phenotypes.compare import compare as differ
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.protocol.estimator import Configured
@@ -182,6 +182,14 @@ class RunFolder:
         return {"python": platform.python_version(), "platform": sys.platform, **{n: _version(n) for n in names}}
 
 
+def _described_start(model: Configured) -> dict[str, object]:
+    """Return the guides' columns, and the model that the fit started from with every phenotype's distance to it."""
+    changed = vars(model).get("changed_")
+    digest = None if changed is None else dict(model.params)["start"].model.digest()
+    begun = None if changed is None else {"sha256": digest, "distances": list(changed.pairs)}
+    return {"guided": vars(model).get("guided_"), "start": begun}
+
+
 @dataclass(frozen=True, eq=False)
 class Run:
     """A finished run, of either engine: its study, its figures, its model. No patient is in it."""
@@ -241,6 +249,7 @@ class Run:
                 arrays = {n: a for n, a in value.arrays().items() if not n.startswith("place_")}
                 described["axes"] = [a.to_json() for a in value.axes]
                 described |= {"stability": stability, "saturation": value.saturation}
+                described |= {k: v for k, v in _described_start(model).items() if v}
                 for s in sites:
                     kept: dict[str, NDArray[np.generic]] = {"memberships": memberships_of(model, s)}
                     kept |= {} if s.labels is None else {"labels": s.labels}

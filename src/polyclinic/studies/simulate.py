@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import asdict, replace
-from typing import Any
+from inspect import signature
+from pathlib import Path
+from typing import Any, Protocol
 
 import numpy as np
 
 from polyclinic import datasets
 from polyclinic.alignment import align, align_by_ring
-from polyclinic.analysis.pipeline import StudyPipeline
+from polyclinic.analysis.pipelines.pipeline import StudyPipeline
 from polyclinic.analysis.simulated.attrition import attrition
 from polyclinic.analysis.simulated.presence import MINIMUM
 from polyclinic.config import Study
@@ -26,16 +29,68 @@ from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import kind_of
 from polyclinic.protocol.estimator import Estimator
 from polyclinic.protocol.interfaces import Method
-from polyclinic.protocol.outcome import Progress
-from polyclinic.records.attrition import shared
+from polyclinic.protocol.loop import Simulation
+from polyclinic.protocol.outcome import Outcome, Progress
+from polyclinic.protocol.wire import encoding as wire
+from polyclinic.records.databases.attrition import shared
 from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.records.sites.small_sites import Gathered, gather
 from polyclinic.studies.analyses import as_begun, folds_of, refused, replication_words, run_acts
-from polyclinic.studies.checkpoints import simulate
 from polyclinic.studies.owners import door_in_process, owners_of
 from polyclinic.studies.publish import publish
 from polyclinic.studies.run_folder import RunFolder
 from polyclinic.tensors.matching import factor_match_score
+from polyclinic.util.threads import one_thread
+
+LIMIT = 2**40  # a checkpoint is not a message: it stays on this disk
+
+
+class Checkpoints(Protocol):
+    """Where checkpoints go; a run folder is one."""
+
+    def checkpoints(self) -> list[Path]: ...
+    def write_checkpoint(self, number: int, data: bytes) -> Path: ...
+
+
+def simulate(
+    method: Method,
+    sites: Sequence[Site],
+    *,
+    checkpoints: Checkpoints | None = None,
+    resume: bool = False,
+    threads: int = 2,
+    doors: Mapping[str, ReleaseGate] | None = None,
+    quorum: int | None = None,
+    progress: Callable[[Progress], None] | None = None,
+) -> Outcome:
+    """Run a method over sites in this process.
+
+    The result depends neither on ``threads`` nor on the order of ``sites``. With ``checkpoints``, the state is written
+    at the end of every round, so an interruption at any instant leaves a folder that ``resume`` finishes to the same model.
+    """
+    with one_thread(), ThreadPoolExecutor(max(1, threads)) as pool:
+        fold = Simulation(
+            method,
+            sites,
+            doors=doors,
+            quorum=quorum,
+            progress=progress,
+            each=pool.map if threads > 1 else map,
+        )
+        if resume:
+            found = checkpoints.checkpoints() if checkpoints is not None else []
+            if not found:
+                raise ConfigError(
+                    "nothing to resume: no checkpoint is in the folder", hint="start the run without --resume"
+                )
+            fold.restore(wire.decode(found[-1].read_bytes(), limit=LIMIT))
+        rounds = len(fold.history)
+        while fold.advance():
+            if checkpoints is not None and len(fold.history) > rounds:
+                rounds = len(fold.history)
+                checkpoints.write_checkpoint(fold.history[-1]["round"], wire.encode(fold.state(), limit=LIMIT))
+        return fold.outcome()
+
 
 SMALL = MINIMUM  # patients of a site, where no policy says otherwise: of fewer nothing could be shown
 
@@ -72,9 +127,10 @@ def _generated(study: Study) -> Sites:
     name = study.data.dataset
     if name not in GENERATORS and name not in plugged("polyclinic.datasets"):  # next door, and not installed
         raise ConfigError(f"data.dataset {name!r} is not here", hint=next_door(name))
-    values = {"seed": study.seed, **study.data.parameters}
+    load = getattr(datasets, name)
+    seed = {"seed": study.seed} if "seed" in signature(load).parameters else {}  # open data have none
     try:
-        made = getattr(datasets, name)(**values)
+        made = load(**seed, **study.data.parameters)
     except TypeError as e:
         raise ConfigError(f"data: wrong parameters of {study.data.dataset}", faults=[str(e)]) from None
     _check_people(study, made)
@@ -131,7 +187,11 @@ def run_study(
 
     if isinstance(method, StudyPipeline):
         method.plan = replace(method.plan, minimum=_least(study))
-        refused({n.name: policy_of(n) for n in study.nodes()}, method.plan.what)
+        policies = {n.name: policy_of(n) for n in study.nodes()}
+        refused(policies, method.plan.what)
+        for k, s in enumerate(who.sites):
+            if s.name in policies:
+                who.sites[k] = replace(s, counted=policies[s.name].by_hospital)
     model = _fitted(study, method, who, folder, resume, threads, follow)
     if who.steps:
         folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
@@ -188,11 +248,14 @@ def _few_left(who: Gathered, aggregation: str) -> None:
 
 
 def _shown_flow(who: Gathered, study: Study) -> dict[str, object]:
-    """Who is left after each step of the protocol, to those who take part: people, not rows of the sites' tensors."""
+    """Who is left after each step of the protocol, to those who take part."""
     *steps, last = who.sites.attrition
     least = study.rule().minimum_patients
     told = f"these are codes of {least} patients or more" if least > 1 else "have codes together"
-    flow = (*steps, replace(last, step=f"{told}, at a site that takes part", patients=who.people))
+    flow = (
+        *steps,
+        replace(last, step=f"{told}, at a site that takes part", patients=sum(s.patients for s in who.sites)),
+    )
     return {"attrition": shared(flow, _least(study))}
 
 

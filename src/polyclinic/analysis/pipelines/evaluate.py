@@ -105,7 +105,8 @@ class AnalysisPlan:
         if "people" in self.what:
             out.append(TableOne(**common, variables=self.variables))
         if "outcome" in self.what:
-            out.append(OutcomeAnalysis(**common, covariates=covariates, halves=tuple(halves), baselines=self.baselines))
+            options = {"covariates": covariates, "halves": tuple(halves), "baselines": self.baselines}
+            out.append(OutcomeAnalysis(**common, **options, groups=self.variables))
         if "survival" in self.what:
             out.append(SurvivalAnalysis(**common, covariates=covariates, width=self.width, until=self.until))
         if "completion" in self.what:
@@ -117,17 +118,10 @@ class AnalysisPlan:
 
     def _paid(self, covariates: Covariates) -> dict[str, object]:
         """Parameters of the paid act; a hospital's own level and the size of records have no bounded row."""
-        return {
-            "privacy": self.privacy,
+        same = ("privacy", "variables", "max_carried", "planning_size", "rate", "part", "width", "until")
+        return {k: getattr(self, k) for k in same} | {
             "what": tuple(a for a in self.what if a not in ("replicate", "flow")),
-            "variables": self.variables,
             "covariates": Covariates(covariates.variables, size=False, site=False),
-            "max_carried": self.max_carried,
-            "planning_size": self.planning_size,
-            "rate": self.rate,
-            "part": self.part,
-            "width": self.width,
-            "until": self.until,
         }
 
 
@@ -190,6 +184,7 @@ def findings_of(
                 patients = int(public.n.sum())
                 carriers = act.prevalence(public)
                 values["prevalence"] = hidden_counts(carriers, patients, plan.minimum)
+                values["by_hospital"] = act.by_hospital(public)
                 values["carried"] = tuple(bool(c >= plan.minimum) for c in public.carriers)
                 if act.params.support:
                     values |= {"shown": act.shown(public, plan.minimum), "held": act.held(public, plan.minimum)}
@@ -347,6 +342,7 @@ def findings_card(facts: MethodFacts, outcome: RunOutcome, asked: Privacy | None
         books=outcome.books,
         certified=outcome.certified,
         sites=outcome.setting.sites,
+        overlap=outcome.setting.overlap,
     )
     card = make_card(facts, happened)
     fit = vars(model).get("privacy_") if isinstance(model, Configured) else None

@@ -17,15 +17,15 @@ from numpy.typing import NDArray
 from polyclinic.analysis.base import Analysis, NoMemory
 from polyclinic.analysis.cohort import CohortFlow
 from polyclinic.analysis.completion import Completion
-from polyclinic.analysis.evaluate import AnalysisPlan, findings_card, findings_of
 from polyclinic.analysis.findings import Findings
 from polyclinic.analysis.link import Link
 from polyclinic.analysis.outcome import OutcomeAnalysis
+from polyclinic.analysis.pipelines.evaluate import AnalysisPlan, findings_card, findings_of
 from polyclinic.analysis.prevalence import Prevalence
-from polyclinic.analysis.private.link import Linked, too_little
 from polyclinic.analysis.private.moments import PrivateFindings
 from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.replication.consensus import Matched, matched
+from polyclinic.analysis.replication.private_link import Linked, too_little
 from polyclinic.analysis.replication.rank_table import ranks_table
 from polyclinic.analysis.replication.replicate import comparable, links, may_join, raw_placer, splits, verdict
 from polyclinic.analysis.replication.replicate_fits import ReplicateFits
@@ -63,13 +63,13 @@ class StudyPipeline(Sequential):
         Of phenotypes, federated; with privacy its epsilon pays for the findings, too (``plan.part`` of mu^2).
     plan
         What is evaluated.
-    folds
+    repeats
         Halvings: 0 fits on everybody only, and nothing is said about what comes back.
     """
 
     findings_: Findings
 
-    def __init__(self, method: Estimator, plan: AnalysisPlan, folds: int = 1) -> None:
+    def __init__(self, method: Estimator, plan: AnalysisPlan, repeats: int = 1) -> None:
         if not isinstance(method, Method) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"{type(method).__name__} has no phenotypes to evaluate", hint="drop [evaluate]")
         comparable(method)
@@ -78,13 +78,13 @@ class StudyPipeline(Sequential):
         if self.asked is not None:
             method, plan = shared_out(method, plan)
         self.method: Estimator = method
-        self.plan, self.folds = plan, folds
-        self.linked = Linked(method, plan.key, plan.modes, plan.sites, folds) if self.asked and folds else None
-        self.rungs = ReplicateFits(method, plan.key, folds) if self.linked is None else self.linked.rungs
+        self.plan, self.repeats = plan, repeats
+        self.linked = Linked(method, plan.key, plan.modes, plan.sites, repeats) if self.asked and repeats else None
+        self.rungs = ReplicateFits(method, plan.key, repeats) if self.linked is None else self.linked.rungs
         rank = method.params.rank
         # every other rank is fitted and judged in the same run; none of them is published
-        self.others = [ReplicateFits(method.with_params(rank=r), plan.key, folds) for r in plan.ranks if r != rank]
-        tests = 2 * folds * (1 + len(self.others))
+        self.others = [ReplicateFits(method.with_params(rank=r), plan.key, repeats) for r in plan.ranks if r != rank]
+        tests = 2 * repeats * (1 + len(self.others))
         kinds: list[type[Analysis]] = [k for n, k in KINDS.items() if n in plan.what] + [Link] * tests
         if self.asked is not None:  # one paid act
             kinds = [PrivateFindings]
@@ -93,7 +93,7 @@ class StudyPipeline(Sequential):
         self.several = [self.rungs, *self.others]
         fits = Parallel(self.several, name=method.name) if self.others else self.rungs
         # between the fits and the acts: which columns of a fit are one phenotype
-        cut = sum(len(m.groups) for m in self.several) if folds and self.asked is None else 0
+        cut = sum(len(m.groups) for m in self.several) if repeats and self.asked is None else 0
         asks = make_dataclass("CutPublic", [(f"q{i}", Splits.Public) for i in range(cut)], frozen=True)
         keeps = make_dataclass("CutPrivate", [(f"q{i}", NoMemory) for i in range(cut)], frozen=True)
         self.cuts = cut > 0 and bool(may_join(method))
@@ -101,7 +101,8 @@ class StudyPipeline(Sequential):
         super().__init__(first, self._acts, (public, private))
         fitting = method.facts if self.linked is None else self.linked.facts
         follows = () if self.asked is not None and not plan.what else dict.fromkeys(kinds)
-        self.facts = MethodFacts.joined([fitting, *(k.facts for k in follows)])  # type: ignore[misc]
+        between = (Splits,) if self.cuts else ()
+        self.facts = MethodFacts.joined([fitting, *(k.facts for k in (*between, *follows))])  # type: ignore[misc]
         # starts run side by side inside; the whole asks for the whole epsilon
         self.params = method.params.model_copy(update={"n_starts": 1, "privacy": self.asked})
         self._model: Any = None
@@ -126,7 +127,7 @@ class StudyPipeline(Sequential):
 
     def _all(self, public: Any) -> list[Matched]:
         """Every rank's fits, columns that are one phenotype joined, matched; the method's own rank first."""
-        private = self.asked is not None and self.folds > 0
+        private = self.asked is not None and self.repeats > 0
         if not self.cuts:
             return [matched(fits, private) for fits in self._fits(self._of_fits(public))]
         acts = self._cut(public.first, None)
@@ -190,7 +191,7 @@ class StudyPipeline(Sequential):
         acts, tests = self._made_of(main, other_fits, outcome.setting)
         states = Parallel([*acts, *tests], name="evaluate").publics(public.second)
         table = None
-        sites, test_states, fits_per_rank = len(outcome.setting.sites), states[len(acts) :], 2 * self.folds
+        sites, test_states, fits_per_rank = len(outcome.setting.sites), states[len(acts) :], 2 * self.repeats
         if tests:
             table = verdict(main, tests[:fits_per_rank], test_states[:fits_per_rank], self._model.order_, sites)
         elif self.linked is not None:
@@ -241,7 +242,7 @@ class StudyPipeline(Sequential):
 
     def with_params(self, **params: object) -> StudyPipeline:
         """The same study with some of the fit's parameters changed."""
-        return StudyPipeline(self.given.with_params(**params), self.plan, self.folds)
+        return StudyPipeline(self.given.with_params(**params), self.plan, self.repeats)
 
     def __getattr__(self, name: str) -> Any:
         model = self.__dict__.get("_model")

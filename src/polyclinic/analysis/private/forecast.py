@@ -29,7 +29,7 @@ SHARES: Final[Mapping[str, float]] = {
     "completion": 0.04,
 }
 COLUMNS: Final = ("figure", "error_95", "unit", "bought", "reason")
-# the share that DPEM has for it: docs/explanation/privacy.md, when there is too little to learn
+# the share that DPEM has for it: docs/benchmarks/private-em.md, when there is too little to learn
 SIZE: Final = 0.005  # buys the number of patients where nobody said it
 GRADIENTS: Final = 2  # of the regression, each a paid sum
 BINS: Final = 12  # of the risk: fewer are biased, more are noise (10,000 to 40,000 patients)

@@ -11,15 +11,19 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.analysis.statistics.intervals import Z
+from polyclinic.methods.topics.state import TopicsPublic
 from polyclinic.tensors.matching import cosines, match
 
 if TYPE_CHECKING:
-    from polyclinic.methods.factorization import FactorPublic
+    from polyclinic.methods.rounds.factorization import FactorPublic
 
 Array = NDArray[np.float64]
 # docs/dev/decisions/0012-split-half-replication.md judges pairs of halves by it
 BACK: Final = 0.8  # cosine between halves from which a phenotype comes back
 PARTLY: Final = 0.5  # cosine below which a column is another phenotype
+# docs/dev/decisions/0012-split-half-replication.md: below it a component often is background whose codes go together
+USUAL: Final = 0.5  # of the median correlation of a fit
+# docs/howto/findings.md
 HELD_OUT: Final = 0.1  # correlation on patients that the fit did not see, from which a phenotype is more than chance
 COLUMNS: Final = (
     "phenotype",
@@ -35,22 +39,29 @@ COLUMNS: Final = (
     "grade",
     "replicable",
 )
+# docs/dev/decisions/0012-split-half-replication.md has the table that chose both
+SCATTER: Final = 1.1  # of logit(cosine) from one halving to the next
 # docs/dev/decisions/0012-split-half-replication.md
-SCATTER: Final = 1.1  # of log(1 - cosine) between one halving and the mean of others
+KEPT: Final = 0.5  # least part of a phenotype's own difference from the others that is believed
 
 
-def graded(cosine: float, low: float, r: float | None, linked: bool | None) -> str:
+def graded(cosine: float, low: float, r: float | None, linked: bool | None, usual: float = 0.0) -> str:
     """Return "replicated", "uncertain" or "not replicated", from the agreement of halves and the held-out correlation.
 
     Replicated: cosine of the halves at least 0.8, its lower limit at least 0.5, correlation in the other half's patients at least 0.1
-    and three standard errors. Uncertain: only the lower limit is missing, or the correlation was not tested.
+    and three standard errors, and at least half of what is usual in this fit (``usual``, the median of those that pass these gates: how
+    large a correlation can be depends on how long records are). Uncertain: only the lower limit or the last of these is missing, or
+    the correlation was not tested. docs/dev/decisions/0012-split-half-replication.md has the tables.
 
     >>> graded(0.95, 0.6, 0.2, True), graded(0.85, 0.1, 0.2, True), graded(0.95, 0.6, 0.03, True)
     ('replicated', 'uncertain', 'not replicated')
+    >>> graded(0.95, 0.6, 0.2, True, usual=0.5)
+    'uncertain'
     """
     if cosine < BACK or linked is False or (r is not None and r < HELD_OUT):
         return "not replicated"
-    return "replicated" if linked and low >= PARTLY else "uncertain"
+    strong = r is not None and r >= USUAL * usual
+    return "replicated" if linked and strong and low >= PARTLY else "uncertain"
 
 
 @dataclass(frozen=True, eq=False)
@@ -62,22 +73,26 @@ class Matched:
     columns: NDArray[np.int64]  # (half fits, R) column of each that belongs to r; -1 where it has none
     alike: Array  # (halvings, R) cosine of the two halves' columns
 
-    def interval(self, r: int) -> tuple[float, float]:
-        """Of phenotype r's cosine between halves: of several halvings the lowest and the highest, of one what others will give.
+    def intervals(self) -> Array:
+        """(R, 2) 95 % limits of every phenotype's cosine between halves, as further halvings would give it on average.
 
-        From one halving to the next log(1 - cosine) scatters by .86 (planted, 30 % background, 48 phenotypes), .75 (planted, 8 events,
-        9) and .62 (DE-SynPUF, 4), three halvings each, as long as all find the phenotype (>= .5). So 95 % of one are
-        1 - (1 - cosine) exp(+-1.96 SCATTER). By the standard error of the entries themselves it would be five times too narrow:
-        where a fit ends depends on more than on them.
+        On the scale of logits, which ends at cosines of 0 and 1, one halving scatters by ``SCATTER`` around a phenotype's mean. The
+        phenotypes that both halves found are alike, so each mean is drawn to that of all by the part of their spread that the scatter
+        explains (empirical Bayes). A limit that would not contain the cosine that was measured is open.
 
-        >>> Matched(None, (), np.zeros((2, 1), np.int64), np.array([[0.95]])).interval(0)
-        (0.5681..., 0.994...)
+        >>> Matched(None, (), np.zeros((2, 3), np.int64), np.array([[0.95, 0.97, 0.82]])).intervals().round(2).tolist()
+        [[0.74, 0.99], [0.79, 0.99], [0.58, 0.98]]
         """
-        c = self.alike[:, r]
-        if len(c) > 1:
-            return float(c.min()), float(c.max())
-        distance, factor = 1.0 - float(c[0]), math.exp(Z * SCATTER)
-        return max(1.0 - distance * factor, 0.0), 1.0 - distance / factor
+        cosine = np.median(self.alike, axis=0)
+        measured = np.log(1.0 / np.clip(1.0 - self.alike, 0.001, 0.99) - 1.0).mean(0)
+        peers = measured[cosine >= PARTLY]  # a phenotype that one half lacks says nothing of the others
+        number, within = max(len(peers), 1), SCATTER**2 / len(self.alike)
+        spread = float(peers.var()) * number / (number - 1) if number > 1 else math.inf
+        weight = max(1.0 - within / max(spread, 1e-12), KEPT)
+        centre = weight * measured + ((1.0 - weight) * peers.mean() if len(peers) else 0.0)
+        reach = Z * math.sqrt(within * (weight + (1.0 - weight) / number))
+        low, high = (1.0 / (1.0 + np.exp(-centre - side * reach)) for side in (-1.0, 1.0))
+        return np.column_stack([np.where(low < cosine, low, 0.0), np.where(high > cosine, high, 1.0)])
 
     def half(self, number: int) -> FactorPublic:
         """A half's own model of the published phenotypes: its column of each; one that it lacks has one of its other columns.
@@ -97,7 +112,7 @@ class Matched:
             if fitted.energy is None
             else np.where(columns >= 0, np.asarray(fitted.energy)[np.clip(columns, 0, width - 1)], 0.0)
         )
-        return replace(fitted, factors=factors, energy=energy)
+        return _with_factors(fitted, factors, energy, columns)
 
 
 def matched(publics: Sequence[FactorPublic], private: bool) -> Matched:
@@ -144,11 +159,18 @@ def matched(publics: Sequence[FactorPublic], private: bool) -> Matched:
         np.where(np.linalg.norm(t, axis=0) > 0, t, f) * n
         for t, f, n in zip(target, _unit(reference.factors)[0], length)
     )
-    public = replace(reference, factors=factors)
-    if reference.energy is not None:
-        size = np.prod([np.linalg.norm(f, axis=0) for f in factors], axis=0)
-        public = replace(public, energy=np.square(weight / np.where(size > 0, size, 1.0)))
-    return Matched(public, tuple(halves), columns, alike)
+    size = np.prod([np.linalg.norm(f, axis=0) for f in factors], axis=0)
+    energy = None if reference.energy is None else np.square(weight / np.where(size > 0, size, 1.0))
+    return Matched(_with_factors(reference, factors, energy, np.arange(rank)), tuple(halves), columns, alike)
+
+
+def _with_factors(
+    public: FactorPublic, factors: tuple[Array, ...], energy: Array | None, columns: NDArray[np.int64]
+) -> FactorPublic:
+    """A state with other factors; ``columns`` says which of its own each stands for, for what a method keeps per column."""
+    if isinstance(public, TopicsPublic):
+        return public.with_factors(factors, energy, columns)
+    return replace(public, factors=factors, energy=energy)
 
 
 def _unit(factors: Sequence[Array]) -> tuple[list[Array], list[Array]]:

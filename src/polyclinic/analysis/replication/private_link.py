@@ -34,11 +34,11 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
+from polyclinic.analysis.designs import presence_by_mode
 from polyclinic.analysis.private.unit_rows import CHUNK, GRID, Part, scaled, summed
 from polyclinic.analysis.projection import Projector
-from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, graded, matched
+from polyclinic.analysis.replication.consensus import BACK, COLUMNS, HELD_OUT, PARTLY, Matched, graded, matched
 from polyclinic.analysis.replication.replicate_fits import ReplicateFits
-from polyclinic.analysis.statistics.designs import presence_by_mode
 from polyclinic.privacy.accounting.accountant import calibrate, gaussian_epsilon
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
@@ -274,10 +274,10 @@ class Linked(Sequential):
         Public numbers of the kinds of codes and of the hospitals: they decide with the planning size whether it is bought.
     """
 
-    def __init__(self, method: Any, key: str, modes: int, sites: int, folds: int = 1) -> None:
+    def __init__(self, method: Any, key: str, modes: int, sites: int, repeats: int = 1) -> None:
         self.asked: Privacy = method.params.privacy
         self.buys = bought(method, modes, sites)
-        self.rungs = ReplicateFits(left_for_fit(method) if self.buys else method, key, folds)
+        self.rungs = ReplicateFits(left_for_fit(method) if self.buys else method, key, repeats)
         super().__init__(self.rungs, self._link, (PrivateLinkPublic, NoMemory))
         self.facts = MethodFacts.joined([method.facts, *([PrivateLink.facts] if self.buys else [])])  # type: ignore[misc]
         self.params = method.params
@@ -286,7 +286,7 @@ class Linked(Sequential):
     def words(self) -> str:
         """Whether it is asked what holds together, before anything is read."""
         if self.buys:
-            return f"{PART:.0%} of it asks whether what comes back also holds together"
+            return f"{PART:.0%} of it asks whether a replicated phenotype also has a held-out association between its modes"
         return (
             "whether phenotypes hold together is not tested: with this budget and planning_size a correlation of "
             f"{RHO:g} could not be told from the noise"
@@ -331,18 +331,35 @@ def too_little(public: object) -> bool:
 
 
 def _nowhere(site: Site) -> Array:
-    raise NotImplementedError("the link places nobody")
+    raise NotImplementedError("the link computes no patient loadings")
 
 
-def judged(found: Matched, linked: Mapping[int, tuple[float, float]], order: NDArray[np.int64], sites: int) -> Table:
-    """Agreement, and the link of those that it was bought for (``linked``: z and rho); without both nothing is replicable."""
-    out = []
+def judged(
+    found: Matched,
+    linked: Mapping[int, tuple[float, float]],
+    order: NDArray[np.int64],
+    sites: int,
+    carried: Sequence[int] | None = None,
+) -> Table:
+    """One row a phenotype, in the order of the published model: agreement of the halves, and the link where it was tested.
+
+    ``linked`` has z and rho of phenotypes that were tested, ``carried`` the hospitals with enough patients of each.
+    """
+    out, limits, alike = [], found.intervals(), np.median(found.alike, axis=0)
+    usual = _usual(alike, linked)
     for place, r in enumerate(order):
-        likeness = float(np.median(found.alike[:, r]))
+        likeness = float(alike[r])
         words = "yes" if likeness >= BACK else "partly" if likeness >= PARTLY else "no"
         z, rho = linked.get(int(r), (None, None))
         holds = None if z is None else z >= LEAST
-        low, high = found.interval(r)
-        grade = graded(likeness, low, rho, holds)
-        out.append([place, likeness, low, high, words, z, rho, holds, None, sites, grade, grade == "replicated"])
+        low, high = (float(x) for x in limits[r])
+        grade = graded(likeness, low, rho, holds, usual)
+        where = None if carried is None else carried[r]
+        out.append([place, likeness, low, high, words, z, rho, holds, where, sites, grade, grade == "replicated"])
     return Table(COLUMNS, out)
+
+
+def _usual(alike: Array, linked: Mapping[int, tuple[float, float]]) -> float:
+    """The median correlation of the phenotypes that pass; 0 where none does."""
+    sure = [rho for r, (z, rho) in linked.items() if alike[r] >= BACK and z >= LEAST and rho >= HELD_OUT]
+    return float(np.median(sure)) if sure else 0.0

@@ -12,9 +12,9 @@ COLUMNS = ("rank", "nats", "low", "high", "to_best", "se", "replicable", "sugges
 def ranks_table(completion: Table, ranks: Sequence[int], replicable: Sequence[int | None]) -> Table:
     """One row a rank, smallest first.
 
-    Suggested: of the ranks within one paired error of the best by hidden codes, the one with the most phenotypes that come back
-    and hold together, the smallest of equals. Where codes are not predicted (the best interval reaches 0), only what comes back
-    speaks for a rank. Where it was tested and nothing comes back at any rank, none is supported.
+    Of the ranks within one paired error of the best by hidden codes, the suggested one has the most replicated phenotypes, and
+    is the smallest of equals. If codes are not predicted (the best interval reaches 0), only replication decides. If no
+    phenotype replicated at any rank, none is suggested.
 
     Parameters
     ----------
@@ -34,7 +34,7 @@ def ranks_table(completion: Table, ranks: Sequence[int], replicable: Sequence[in
     best = max(range(len(rows)), key=lambda i: rows[i]["nats"])
     counts = [replicable[i] or 0 for i in range(len(rows))]
     tested = all(n is not None for n in replicable)
-    if rows[best]["low"] <= 0 or (tested and not any(counts)):  # then only what comes back can speak for a rank
+    if rows[best]["low"] <= 0 or (tested and not any(counts)):  # then only replication can speak for a rank
         good = [i for i in range(len(rows)) if counts[i] > 0]
     suggested = max(good, key=lambda i: (counts[i], -ranks[i])) if good else None
     cells = [
@@ -54,4 +54,4 @@ def suggestion(table: Table) -> str:
     if row is None:
         return "No rank is supported: no phenotype comes back and holds together."
     replicated = "" if row["replicable"] is None else f", {row['replicable']} of {row['rank']} phenotypes come back"
-    return f"Rank {row['rank']} is suggested by hidden codes and by what comes back ({row['nats']:.3f} nats an event{replicated}). Nothing was changed by it."
+    return f"Rank {row['rank']} is suggested by hidden codes and by replication ({row['nats']:.3f} nats an event{replicated}). Nothing was changed by it."

@@ -11,16 +11,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
-from typing import TYPE_CHECKING, Any, Final, Unpack
+from typing import TYPE_CHECKING, Any, Unpack
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.analysis.link import Link
-from polyclinic.analysis.private.link import Linked, judged
 from polyclinic.analysis.projection import Projector
-from polyclinic.analysis.replication.consensus import BACK, COLUMNS, PARTLY, Matched, graded, matched
+from polyclinic.analysis.replication.consensus import BACK, Matched, matched
 from polyclinic.analysis.replication.negative_control import permuted
+from polyclinic.analysis.replication.private_link import Linked, judged
 from polyclinic.analysis.replication.replicate_fits import KEY, ReplicateFits
 from polyclinic.analysis.replication.splits import Splits, accepted
 from polyclinic.errors import ConfigError
@@ -37,15 +37,13 @@ from polyclinic.util.table import Table
 
 if TYPE_CHECKING:
     from polyclinic.analysis.link import LinkPublic
-    from polyclinic.methods.factorization import FactorPublic
+    from polyclinic.methods.rounds.factorization import FactorPublic
     from polyclinic.protocol.outcome import Outcome
     from polyclinic.tensors.axis import Axis
 
-__all__ = ["BACK", "LINKED", "ReplicateFits", "Replication", "permuted", "replicate"]
+__all__ = ["BACK", "ReplicateFits", "Replication", "permuted", "replicate"]
 
 Array = NDArray[np.float64]
-# definition: three standard errors, the z of docs/howto/findings.md
-LINKED: Final = 3.0  # of the link on unseen patients
 
 
 def published(method: Estimator, public: object, outcome: Outcome, axes: Sequence[Axis] | None = None) -> Any:
@@ -70,11 +68,11 @@ def raw_placer(method: Method, public: FactorPublic, setting: Schema | None) -> 
 def comparable(method: object) -> None:
     """Refuse a method whose fits cannot be set side by side: what it makes public has no factors of its phenotypes."""
     public = method.Public if isinstance(method, Method) else None
-    names = {f.name for f in fields(public)} if is_dataclass(public) else set()
+    names = {f.name for f in fields(public)} | set(dir(public)) if is_dataclass(public) else set()
     if not {"factors", "energy", "objective"} <= names:
         raise ConfigError(
             f"{type(method).__name__} has no phenotypes whose fits on halves could be compared",
-            hint="a method that derives from polyclinic.methods.factorization.FederatedFactorization has",
+            hint="a method that derives from polyclinic.methods.rounds.factorization.FederatedFactorization has",
         )
 
 
@@ -119,19 +117,8 @@ def verdict(
         present = found.columns[i] >= 0
         rho[i], z[i] = np.where(present, r[column], 0.0), np.where(present, s[column], 0.0)
         carriers[i] = np.where(present, public.carried[column], 0.0)
-    rows = []
-    for place, r in enumerate(order):
-        likeness = float(np.median(found.alike[:, r]))
-        link = float(np.median(z[:, r]))
-        flags = likeness >= BACK, link >= LINKED
-        low, high = found.interval(r)
-        words = "yes" if flags[0] else "partly" if likeness >= PARTLY else "no"
-        sites_with_it = round(float(np.median(carriers[:, r])))
-        correlation = float(np.median(rho[:, r]))
-        grade = graded(likeness, low, correlation, flags[1])
-        tested = [words, link, correlation, flags[1], sites_with_it, sites]
-        rows.append([place, likeness, low, high, *tested, grade, grade == "replicated"])
-    return Table(COLUMNS, rows)
+    linked = {r: (float(np.median(z[:, r])), float(np.median(rho[:, r]))) for r in range(rank)}
+    return judged(found, linked, order, sites, [round(float(np.median(c))) for c in carriers.T])
 
 
 @dataclass(frozen=True, eq=False)
@@ -185,7 +172,7 @@ class Replication:
 def replicate(
     method: Estimator,
     sites: Sequence[Site],
-    folds: int = 1,
+    repeats: int = 1,
     *,
     key: str = KEY,
     merge: bool = True,
@@ -201,7 +188,7 @@ def replicate(
         A phenotype method with its parameters, fitted or not.
     sites
         The hospitals.
-    folds
+    repeats
         Halvings; one by default.
     key
         Of the halves; fix it before the data are read.
@@ -222,14 +209,14 @@ def replicate(
     """
     comparable(method)
     if control and noisy(method.params.privacy):
-        raise ConfigError("a control would be paid for like the fit itself", hint="control=False with privacy")
-    if folds and noisy(method.params.privacy):
-        return _private(method, sites, folds, key, leave_out, options)
-    rungs = ReplicateFits(method.with_params(), key, folds)
+        raise ConfigError("a control costs as much privacy budget as the fit", hint="control=False with privacy")
+    if repeats and noisy(method.params.privacy):
+        return _private(method, sites, repeats, key, leave_out, options)
+    rungs = ReplicateFits(method.with_params(), key, repeats)
     outcome = run(rungs, sites, **options)
     fits = rungs.chosen(outcome.public)
     run_options: RunOptions = {"doors": options["doors"]} if "doors" in options else {}
-    if merge and folds and may_join(method):
+    if merge and repeats and may_join(method):
         cut = splits(fits, rungs.method, outcome.setting, key, method.params.aggregation)
         split_test = Parallel(cut, name="splits")
         states = split_test.publics(run(split_test, sites, **run_options).public)
@@ -248,7 +235,7 @@ def replicate(
     )
     permuted_run = None
     if control:
-        permuted_run = replicate(method, permuted(sites, method.params.seed), folds, key=key, merge=merge).table
+        permuted_run = replicate(method, permuted(sites, method.params.seed), repeats, key=key, merge=merge).table
     stability = None
     if leave_out:
         stability = elsewhere(model, rungs.method, sites, rungs.starts(outcome.public))
@@ -256,11 +243,11 @@ def replicate(
 
 
 def _private(
-    method: Any, sites: Sequence[Site], folds: int, key: str, leave_out: bool, options: Mapping[str, Any]
+    method: Any, sites: Sequence[Site], repeats: int, key: str, leave_out: bool, options: Mapping[str, Any]
 ) -> Replication:
     """Under a formal guarantee: two halves and, where it can be read, the link of what came back, for one epsilon."""
     modes = 0 if sites[0].tensor is None else len(sites[0].tensor.shape) - 1
-    linked = Linked(method.with_params(), key, modes, len(sites), folds)
+    linked = Linked(method.with_params(), key, modes, len(sites), repeats)
     outcome = run(linked, sites, **options)
     pairing = linked.found(outcome.public)
     model = published(linked.rungs.method, pairing.public, outcome)
@@ -293,7 +280,7 @@ def elsewhere(model: Any, method: Any, sites: Sequence[Site], others: Sequence[S
     if len(sites) < 2:
         raise ConfigError("one hospital cannot be left out of one", hint="leave_out=False")
     if noisy(method.params.privacy):
-        raise ConfigError("a fit without each hospital would have to be paid for", hint="leave_out=False with privacy")
+        raise ConfigError("each fit without a hospital costs privacy budget", hint="leave_out=False with privacy")
     rank = model.factors_[0].shape[1]
     other_starts = [_alike(model, f, rank) for f in others]
     plain = method.with_params(aggregation="plain")

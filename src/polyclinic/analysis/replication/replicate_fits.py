@@ -28,18 +28,18 @@ class ReplicateFits(Parallel):
     Under privacy there is no fit on everybody: the halves alone cost the epsilon of one fit.
     """
 
-    def __init__(self, method: Estimator, key: str = KEY, folds: int = 1) -> None:
+    def __init__(self, method: Estimator, key: str = KEY, repeats: int = 1) -> None:
         if not isinstance(method, Estimator) or "rank" not in type(method).Params.model_fields:
             raise ConfigError(f"a {type(method).__name__} has no phenotypes to replicate", hint="e.g. pc.TRIP(rank=10)")
-        self.method, self.key, self.folds = method, key, folds
+        self.method, self.key, self.repeats = method, key, repeats
         private = noisy(method.params.privacy)
-        if private and folds > 1:
-            raise ConfigError(f"{folds} halvings with privacy: each would have to be paid for", hint="folds=1")
+        if private and repeats > 1:
+            raise ConfigError(f"{repeats} split-half repeats with privacy: each costs budget", hint="repeats=1")
         starts = method.params.starts
         single = method.with_params(n_starts=1) if starts > 1 else method
-        groups: list[list[Method]] = [] if private and folds else [[_moved(single, k) for k in range(starts)]]
+        groups: list[list[Method]] = [] if private and repeats else [[_moved(single, k) for k in range(starts)]]
         part = _compared(single)
-        for f in range(folds):
+        for f in range(repeats):
             groups += [[half_method(_moved(part, k), key, half=h, halving=f) for k in range(starts)] for h in (0, 1)]
         self.groups = groups
         super().__init__([m for g in groups for m in g], disjoint=private, name=method.name)

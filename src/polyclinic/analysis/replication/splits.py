@@ -40,7 +40,7 @@ from polyclinic.tensors import deterministic as ordered
 from polyclinic.tensors.matching import cosines
 
 if TYPE_CHECKING:
-    from polyclinic.methods.factorization import FactorPublic
+    from polyclinic.methods.rounds.factorization import FactorPublic
 
 Array = NDArray[np.float64]
 ALIKE: Final = 0.9  # cosine of every part but one

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from typing import Final
 
 import numpy as np
@@ -74,43 +73,3 @@ def logf(beta: Array, unit: ArrayLike = 1.0) -> tuple[float, Array, Array]:
     s = 0.5 * (1.0 + np.tanh(b / 2.0))
     density = float((b / 2.0 - np.logaddexp(0.0, b)).sum())
     return density, (0.5 - s) / scale, s * (1.0 - s) / scale**2
-
-
-@dataclass(frozen=True, eq=False)
-class Fitted:
-    """A maximum of a (penalised) log-likelihood: coefficients, covariance, its height."""
-
-    beta: Array
-    covariance: Array
-    height: float
-    steps: int
-
-    @property
-    def se(self) -> Array:
-        """(p,) standard errors."""
-        return np.sqrt(np.maximum(np.diag(self.covariance), 0.0))
-
-
-def newton(
-    derivatives: Callable[[Array], tuple[float, Array, Array]], start: Array, *, tol: float = 1e-9, most: int = 50
-) -> Fitted:
-    """Newton's method with halved steps for a concave function given by (value, gradient, information).
-
-    The coordinator's loop over sums does the same one round at a time; this one is for functions at hand.
-    """
-    beta = np.array(start, np.float64)
-    value, gradient, information = derivatives(beta)
-    step = 0
-    for step in range(1, most + 1):  # noqa: B007
-        move = np.linalg.lstsq(information, gradient, rcond=None)[0] if beta.size else gradient
-        scale = 1.0
-        for _ in range(40):
-            trial = derivatives(beta + scale * move)
-            if trial[0] >= value - 1e-12 * max(1.0, abs(value)):
-                break
-            scale /= 2
-        beta = beta + scale * move
-        value, gradient, information = trial
-        if np.abs(scale * move).max(initial=0.0) < tol:
-            break
-    return Fitted(beta, np.asarray(np.linalg.pinv(information), np.float64), value, step)

@@ -1,4 +1,4 @@
-"""The contract battery of a way to add: what every sum must pass, ours or a stranger's (``pc.check_sum``)."""
+"""The contract checks of an aggregator (``pc.check_sum``)."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from polyclinic.auditing.contracts.relay_view import read_by_relay, readable
 from polyclinic.auditing.contracts.result import Battery, BatteryPart, Skip, example_sites
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost
 from polyclinic.methods.moments.standardizing import Standardizer
-from polyclinic.node.rehearsal import Rehearsal
+from polyclinic.node.coordinator.rehearsal import Rehearsal
 from polyclinic.protocol.aggregators import NAMES, by_name, kind_of
 from polyclinic.protocol.interfaces import (
     Aggregator,
@@ -41,16 +41,16 @@ class SumTaken:
     """One sum that was taken: what every party ended with, and all that was sent."""
 
     results: Mapping[str, object]
-    letters: tuple[Message, ...]
+    messages: tuple[Message, ...]
 
     @property
     def total(self) -> Total | None:
-        """The total, where anybody has one."""
+        """The total, if a party has one."""
         return next((r for r in self.results.values() if isinstance(r, Total)), None)
 
 
 class SumChecks:
-    """The parts of the battery, for one way to add."""
+    """The contract checks of one aggregator."""
 
     def __init__(self, adder: Aggregator, method: Method) -> None:
         self.adder, self.method = adder, method
@@ -68,7 +68,7 @@ class SumChecks:
         return out
 
     def sides(self, roster: Roster, step: Step, parts: Mapping[str, Contribution]) -> dict[str, Exchange]:
-        """Everybody's mailbox."""
+        """The exchange of every party."""
         made = {s: self.adder.exchange(s, roster, step, parts[s]) for s in roster.sites if s in parts}
         if roster.coordinator is not None:
             made[roster.coordinator] = self.adder.exchange(roster.coordinator, roster, step, None)
@@ -83,11 +83,11 @@ class SumChecks:
         without: Sequence[str] = (),
         forged: Callable[[Message], Sequence[Message]] = lambda m: (),
     ) -> SumTaken:
-        """Take a sum by messages; ``without`` are silent, ``forged`` are further letters that arrive before one."""
+        """Take a sum by messages; ``without`` are silent, ``forged`` are further messages that arrive before one."""
         step = step or self.step
         roster = roster_for(self.adder, SITES, threshold=threshold)
         sides = self.sides(roster, step, {s: c for s, c in parts.items() if s not in without})
-        letters: list[Message] = []
+        messages: list[Message] = []
 
         def sent(m: Message) -> None:
             for f in forged(m):
@@ -99,10 +99,10 @@ class SumChecks:
                     raise AssertionError(
                         f"a {f.kind!r} of {f.sender!r}, round {f.round}, attempt {f.attempt} was taken"
                     )
-            letters.append(m)
+            messages.append(m)
 
         deliver(sides, sent)
-        return SumTaken({n: x.result() for n, x in sides.items()}, tuple(letters))
+        return SumTaken({n: x.result() for n, x in sides.items()}, tuple(messages))
 
     def whole(self, parts: Mapping[str, Contribution], **options: Any) -> Total:
         """The total of a sum that must come about."""
@@ -122,23 +122,27 @@ class SumChecks:
             else:
                 mean, room = total.mean(n), NEAR * step.bound
                 assert (mean >= each.min(0) - room).all() and (mean <= each.max(0) + room).all(), (
-                    f"{n} lies outside of what was contributed"
+                    f"{n} lies outside of the contributions"
                 )
 
     # ---- parts
 
     def facts_part(self) -> None:
-        """says what it is: a name, who sees what, whether it bears losses"""
+        """the aggregator has a name and states who sees what and whether it tolerates dropout"""
         facts = _facts(self.adder)
         assert facts is not None, "facts: ClassVar[AggregatorFacts] is missing"
-        faults = [] if facts.name and facts.name == facts.name.lower() else [f"name {facts.name!r} is no word"]
+        faults = (
+            []
+            if facts.name and facts.name == facts.name.lower()
+            else [f"name {facts.name!r} must be lower-case and not empty"]
+        )
         if facts.name in NAMES and kind_of(facts.name) is not type(self.adder):
-            faults.append(f"name {facts.name!r} is that of a sum of Polyclinic: a study could not name yours")
-        faults += [] if facts.saw else ["saw is empty: who saw what stands on every privacy card"]
+            faults.append(f"name {facts.name!r} is taken by an aggregator of Polyclinic: choose another")
+        faults += [] if facts.saw else ["saw is empty: every privacy card prints what each party saw"]
         assert not faults, "; ".join(faults)
 
     def total_part(self) -> None:
-        """the total is the sum of weight times value (a robust rule: within the values), and counts who took part"""
+        """the total is the weighted sum (of a robust rule: within the values) and counts the contributors"""
         parts = self.parts(1)
         self.near(self.whole(parts), parts, self.step)
         step, heavy = replace(self.step, weight_bound=10.0), self.parts(2, weighted=True)
@@ -148,7 +152,7 @@ class SumChecks:
             assert abs(total.weight - sum(c.weight for c in heavy.values())) < 1e-6, f"weight {total.weight}"
 
     def edges_part(self) -> None:
-        """nothing but zeros, and every value at its bound, are added without overflow; whole numbers stay whole"""
+        """zeros and values at the bound are added without overflow, and whole numbers stay whole"""
         for value in (0.0, 5.0, -5.0):
             parts = {s: Contribution({n: np.full(k, value) for n, k in self.step.shapes.items()}) for s in SITES}
             self.near(self.whole(parts), parts, self.step)
@@ -160,7 +164,7 @@ class SumChecks:
                 assert np.array_equal(np.rint(total.arrays[n]), exact), f"{n}: counts are not added as counts"
 
     def order_part(self) -> None:
-        """the same contributions give the same bits again, in whatever order they are named"""
+        """the same contributions give the same bits, whatever the order of the sites"""
         parts = self.parts(4)
         one, two = self.whole(parts), self.whole(dict(reversed(parts.items())))
         room = 0.0 if self.adder.facts.topology == "star" else NEAR * self.step.bound
@@ -169,24 +173,24 @@ class SumChecks:
             assert gap <= room, f"{n} differs by {gap:.3g}"
 
     def once_part(self) -> None:
-        """all at once in one process gives the bits of the messages"""
+        """the shortcut of one process gives the bits of the messages"""
         parts = self.parts(5)
         roster = roster_for(self.adder, SITES)
         total = self.adder.aggregate_local(roster, self.step, parts)
         if total is None:
-            raise Skip("always by messages")
+            raise Skip("the aggregator has no shortcut for one process")
         other = self.whole(parts)
         room = 0.0 if self.adder.facts.topology == "star" else NEAR * self.step.bound
         assert all(np.abs(total.arrays[n] - other.arrays[n]).max() <= room for n in self.step.shapes), "other bits"
 
     def wire_part(self) -> None:
-        """every letter can be written and read: arrays, bytes, texts, numbers"""
-        for m in self.take(self.parts(6)).letters:
+        """every message can be encoded and decoded"""
+        for m in self.take(self.parts(6)).messages:
             back = wire.decode(wire.encode(dict(m.body)))
-            assert wire.encode(back) == wire.encode(dict(m.body)), f"{m.kind!r} is another after reading"
+            assert wire.encode(back) == wire.encode(dict(m.body)), f"{m.kind!r} changes when it is decoded"
 
     def strangers_part(self) -> None:
-        """letters of strangers, of another round or attempt are refused, and change nothing"""
+        """messages of unknown senders, other rounds or attempts are refused and change nothing"""
 
         def forged(m: Message) -> list[Message]:
             return [
@@ -197,53 +201,53 @@ class SumChecks:
             ]
 
         parts = self.parts(7)
-        logging.disable(logging.ERROR)  # every refusal is a line in somebody's log
+        logging.disable(logging.ERROR)  # every refusal is a line in a log
         try:
             taken = self.take(parts, forged=forged)
         finally:
             logging.disable(logging.NOTSET)
-        assert taken.total is not None, "no total after forged letters"
+        assert taken.total is not None, "no total after forged messages"
         self.near(taken.total, parts, self.step)
 
     def lost_part(self) -> None:
-        """who is silent is left out where the sum bears losses and enough are left; else nobody gets a total"""
+        """a silent site is left out if the aggregator tolerates it and enough sites remain, else there is no total"""
         parts = self.parts(8)
         here = {s: c for s, c in parts.items() if s != SITES[2]}
         alone = self.take(parts, without=[SITES[2]])
         assert alone.total is None, "a total of four where five are needed"
         waiting = sorted(n for n, r in alone.results.items() if r == "pending")
         assert not waiting, (
-            f"after the deadline {', '.join(waiting)} still wait: deadline() must end the sum there (result 'burnt')"
+            f"after the deadline {', '.join(waiting)} still wait: deadline() must end the sum there (result 'aborted')"
         )
         if not self.adder.facts.tolerates_loss:
-            raise Skip("bears no loss, and gave no total")
+            raise Skip("the aggregator tolerates no dropout, and gave no total")
         total = self.whole(parts, threshold=least_threshold(len(SITES)), without=[SITES[2]])
         self.near(total, here, self.step)
 
     def hidden_part(self) -> None:
-        """where it promises to show the total only, no letter looks like a contribution, nor do those of a site together (to a coordinator that carries all letters of a star), and masks are fresh every time"""
+        """if only the total is revealed, no message or sum of a site's messages resembles a contribution, and masks are fresh"""
         if self.adder.reveals == "each":
-            raise Skip("shows contributions, and says so")
+            raise Skip("the aggregator states that it reveals contributions")
         step = Step(3, "factors", {"A": (400,)}, bound=5.0)
         parts = self.parts(9, step=step)
         runs = [self.take(parts, step=step) for _ in range(2)]
-        for m in (m for run in runs for m in run.letters if m.sender in parts):
+        for m in (m for run in runs for m in run.messages if m.sender in parts):
             mine = parts[m.sender].arrays["A"]
             for a in readable(m.body):
                 if a.size == mine.size and np.ptp(a.astype(float)) > 0:
                     like = abs(float(np.corrcoef(a.astype(float).ravel(), mine)[0, 1]))
                     assert like < LIKE, f"{m.kind!r} of {m.sender!r} is like its contribution (r {like:.2f})"
         for site in SITES if self.adder.facts.topology == "star" else ():
-            by = read_by_relay(runs[0].letters, site, parts[site].arrays["A"])
+            by = read_by_relay(runs[0].messages, site, parts[site].arrays["A"])
             assert not by, (
                 f"{by} of {site!r} together are its contribution, and a coordinator may carry both: seal what goes from site to "
                 "site (polyclinic.protocol.wire.sealed), or say reveals='each'"
             )
-        bodies = [{wire.encode(dict(m.body)) for m in run.letters if readable(m.body)} for run in runs]
-        assert not bodies[0] & bodies[1] or not all(bodies), "the same letters twice: masks are not fresh"
+        bodies = [{wire.encode(dict(m.body)) for m in run.messages if readable(m.body)} for run in runs]
+        assert not bodies[0] & bodies[1] or not all(bodies), "two sums sent the same messages: masks are not fresh"
 
     def noise_part(self) -> None:
-        """what each site must add of the noise is enough for the total, whoever pools what they know"""
+        """the noise shares of the honest sites are enough for the total"""
         roster = roster_for(self.adder, SITES)
         share = self.adder.noise_share(roster)
         assert 0 < share <= 1, f"share {share}"
@@ -251,7 +255,7 @@ class SumChecks:
         assert share * honest >= 1 - 1e-12, f"{honest} honest sites add {share * honest:.3g} of the noise's variance"
 
     def model_part(self) -> None:
-        """a method gives the model of plain sums (a robust rule: a finite one)"""
+        """a method gives the model of plain sums (with a robust rule: a finite model)"""
         sites = example_sites(self.method.needs)
         found = wire.pack(Simulation(self.method, sites, adder=self.adder).run().public)
         plain = wire.pack(Simulation(self.method, sites, adder=by_name("plain")).run().public)
@@ -262,7 +266,7 @@ class SumChecks:
                 assert np.abs(a - b).max(initial=0.0) <= room, "another model than that of plain sums"
 
     def between_part(self) -> None:
-        """between hosts, by the letters of its topology, it gives the same model, and ends with words when a site is lost"""
+        """between hosts it gives the same model, and it ends with an error when a site is lost"""
         sites = example_sites(self.method.needs)
         found = wire.pack(Rehearsal(self.adder, self.method, sites).fit().public)
         here = wire.pack(Simulation(self.method, sites, adder=self.adder).run().public)
@@ -288,7 +292,7 @@ SUM_PARTS: Final = (
 
 
 def check_sum(adder: Aggregator, method: Method | None = None, *, parts: Sequence[str] | None = None) -> Battery:
-    """Run the contract battery on a way to add; raises AssertionError with the whole result if a part fails.
+    """Run the contract checks on an aggregator; raises AssertionError with all results if a check fails.
 
     Parameters
     ----------
@@ -311,7 +315,7 @@ def check_sum(adder: Aggregator, method: Method | None = None, *, parts: Sequenc
     strangers = [p for p in parts or () if p not in SUM_PARTS]
     if strangers:
         raise ConfigError(
-            "the battery has no such part", faults=[repr(x) for x in strangers], hint=f"known: {', '.join(SUM_PARTS)}"
+            "the contract has no such check", faults=[repr(x) for x in strangers], hint=f"known: {', '.join(SUM_PARTS)}"
         )
     if method is None:
         method = Standardizer()

@@ -40,7 +40,7 @@ class Battery:
             f"{p.number:>2} {p.name:<10} {p.state:<7} {p.promise}" + (f": {p.detail}" if p.detail else "")
             for p in self.parts
         ]
-        return "\n".join([f"contract battery of {self.method}", *lines])
+        return "\n".join([f"contract checks of {self.method}", *lines])
 
 
 class Skip(Exception):

@@ -10,7 +10,7 @@ from typing import Final
 from polyclinic.config import Node, Study
 from polyclinic.errors import ConfigError, PolyclinicError
 from polyclinic.plugins import plug
-from polyclinic.records.engine import Connection, reading, session
+from polyclinic.records.databases.engine import Connection, reading, session
 from polyclinic.records.events import read_events
 from polyclinic.records.preflight import Checkup, check_node
 from polyclinic.records.sources.base import OpenedSource, open_source
@@ -21,6 +21,7 @@ QUERIES: Final[dict[str, tuple[str, ...]]] = {  # what a source may offer beside
     "visits": ("patient_id", "visit_id", "starts", "ends", "died", "site"),
     "labels": ("patient_id", "label"),
     "births": ("patient_id", "year"),
+    "sexes": ("patient_id", "sex"),
     "deaths": ("patient_id", "day"),
     "observed": ("patient_id", "starts", "ends"),
     "cohort": ("definition", "patient_id", "starts", "ends"),
@@ -88,6 +89,7 @@ def _queries(node: Node, study: Study | None) -> list[str]:
             "visits": opened.visits,
             "labels": opened.labels,
             "births": opened.births,
+            "sexes": opened.sexes,
             "deaths": opened.deaths,
             "observed": opened.observed,
             "cohort": opened.cohort,

@@ -22,9 +22,9 @@ from polyclinic.studies.run_folder import Run, RunFolder
 
 
 def _reported(checks: Checks) -> None:
-    """a run folder of its model is written, read back and shown with its guarantee, and names no patient"""
+    """the run folder and the report show the model and its guarantee, and name no patient"""
     if not isinstance(checks.method, Estimator):
-        raise Skip("not an estimator: an engine reads its public state")
+        raise Skip("the method is not an estimator")
     model = copy.copy(checks.method)
     model.publish(checks.run(method=model))
     names = sorted(s.name for s in checks.sites)
@@ -47,8 +47,8 @@ def _reported(checks: Checks) -> None:
     if value is not None and contents.model is not None:
         assert contents.model.arrays().keys() == value.arrays().keys(), "the folder holds another model"
     patients = [x for s in checks.sites if s.tensor is not None for x in s.tensor.axes[0].labels or ()]
-    told = sorted({x for x in patients if len(x) > 6 and any(x.encode() in w for w in words)})
-    assert not told, f"patients are named in the run folder: {', '.join(told[:5])}"
+    named = sorted({x for x in patients if len(x) > 6 and any(x.encode() in w for w in words)})
+    assert not named, f"patients are named in the run folder: {', '.join(named[:5])}"
 
 
 REPORT: Final = BatteryCheck("report", str(_reported.__doc__), _reported)
@@ -57,7 +57,7 @@ REPORT: Final = BatteryCheck("report", str(_reported.__doc__), _reported)
 def check_protocol(
     method: Method, sites: Sequence[Site] | None = None, *, parts: Sequence[int | str] | None = None
 ) -> Battery:
-    """Run the contract battery on a method; raises AssertionError with the whole result if a part fails.
+    """Run the contract checks on a method. Raises AssertionError with all results if a check fails.
 
     Parameters
     ----------
@@ -72,8 +72,8 @@ def check_protocol(
     --------
     >>> from polyclinic import TRIP
     >>> print(check_protocol(TRIP(rank=2, rounds=3), parts=["seed", "report"]))
-    contract battery of trip
-     3 seed       passed  deterministic by seed
-    21 report     passed  a run folder of its model is written, read back and shown with its guarantee, and names no patient
+    contract checks of trip
+     3 seed       passed  the same seed gives the same model
+    21 report     passed  the run folder and the report show the model and its guarantee, and name no patient
     """
     return battery.check_protocol(method, sites, parts=parts, further=(REPORT,))

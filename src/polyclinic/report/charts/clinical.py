@@ -8,11 +8,10 @@ from typing import Final
 
 from markupsafe import Markup
 
+from polyclinic.analysis.replication.consensus import BACK, HELD_OUT
 from polyclinic.report.charts.pen import ChartAxis, Pen, axis, frame, joined
 from polyclinic.report.charts.rows import (
-    COSINE,
     GRADES,
-    LINK,
     CalibrationRow,
     EffectRow,
     FlowBox,
@@ -29,19 +28,19 @@ DASH: Final = "\N{EN DASH}"
 MARK: Final = " \N{DAGGER}"  # adjustment reverses the crude odds ratio
 
 
-def forest(rows: Sequence[EffectRow], *, effect: str, sites: Sequence[str] = ()) -> Markup:
+def forest(rows: Sequence[EffectRow], *, sites: Sequence[str] = ()) -> Markup:
     """Phenotype, prevalence, hospitals, and the odds ratio on a logarithmic axis; colour by adjusted p-value."""
     if not rows:
         return Markup("")
     boxes = len(sites) if 0 < len(sites) <= BOXES and all(len(r.shares) == len(sites) for r in rows) else 0
     estimated = any(r.ratio for r in rows)
-    pen, first, step = Pen(1120), 58 if boxes else 32, 33
+    pen, first, step = Pen(1120), 64 if boxes else 32, 30
     pen.text(0, 14, "Phenotype (leading codes)", "head")
     pen.text(400, 14, "Prevalence (95 % CI)", "head")
     if boxes or any(r.hospitals for r in rows):
         pen.text(580, 14, "Hospitals", "head")
     for n, name in enumerate(sites[:boxes]):
-        pen.text(592 + 20 * n, 52, name, "small", turn=-40, most=9)
+        pen.text(592 + 20 * n, 58, name, "small", turn=-40, most=9)
     widest = max([0.05, *(r.prevalence[2] for r in rows if r.prevalence)])
     for n, row in enumerate(rows):
         y = first + step * n + 12
@@ -50,7 +49,7 @@ def forest(rows: Sequence[EffectRow], *, effect: str, sites: Sequence[str] = ())
         _prevalence(pen, row, y, widest)
         _hospitals(pen, row, y, sites[:boxes])
     if estimated:
-        _ratios(pen, rows, effect, first, step)
+        _ratios(pen, rows, first, step)
     return pen.svg("Prevalence, hospitals and odds ratio of each phenotype", "chart wide")
 
 
@@ -74,14 +73,14 @@ def _hospitals(pen: Pen, row: EffectRow, y: float, sites: Sequence[str]) -> None
         pen.box(580 + 20 * n, y - 8, 16, 16, f"cell {'few' if share is None else shade(share)}", 3, f"{name}: {words}")
 
 
-def _ratios(pen: Pen, rows: Sequence[EffectRow], effect: str, first: float, step: float) -> None:
+def _ratios(pen: Pen, rows: Sequence[EffectRow], first: float, step: float) -> None:
     """The right part of a forest plot. An interval that leaves the axis is cut there."""
     known = [r.ratio for r in rows if r.ratio]
     low = min([0.5, *(max(r[1], RATIOS[0]) for r in known)])
     high = max([2.0, *(min(r[2], RATIOS[-1]) for r in known)])
     at = axis(math.log(low) - 0.08, math.log(high) + 0.08, 740, 980)
     end = first + step * len(rows)
-    pen.text(740, 14, effect, "head", most=60)
+    pen.text(740, 14, "Odds ratio (95 % CI)", "head")
     for v in (v for v in RATIOS if low * 0.99 <= v <= high * 1.01):
         pen.line(at(math.log(v)), first - 6, at(math.log(v)), end - 6, "one" if v == 1 else "rule")
         pen.text(at(math.log(v)), end + 8, f"{v:g}", anchor="middle")
@@ -159,8 +158,8 @@ def replication(rows: Sequence[ReplicationRow]) -> Markup:
     pen = Pen(560)
     similar, linked = ChartAxis("cosine between halves (95 % CI)", 0, 1), ChartAxis("held-out correlation r", low, high)
     across, up = frame(pen, similar, linked, 254)
-    pen.line(across(COSINE), up(high), across(COSINE), up(low), "guide")
-    pen.line(across(0), up(LINK), across(1), up(LINK), "guide")
+    pen.line(across(BACK), up(high), across(BACK), up(low), "guide")
+    pen.line(across(0), up(HELD_OUT), across(1), up(HELD_OUT), "guide")
     numbers: list[tuple[float, float]] = []
     kinds = dict(zip(GRADES, ("s0", "s1", "s5")))
     for row in tested:
@@ -207,7 +206,7 @@ def by_hospital(rows: Sequence[SiteRow]) -> Markup:
 
 def flow(boxes: Sequence[FlowBox]) -> Markup:
     """Who is left after each step, left to right; what a step left out stands below its box."""
-    pen, gap = Pen(1120), 30.0
+    pen, gap = Pen(1120), 20.0
     width = (pen.width - gap * (len(boxes) - 1)) / max(len(boxes), 1)
     for n, b in enumerate(boxes):
         x = n * (width + gap)
@@ -215,7 +214,7 @@ def flow(boxes: Sequence[FlowBox]) -> Markup:
         pen.text(x + 12, 21, b.count, "big")
         pen.text(x + 12, 40, b.words, most=int(width / 6.1))
         if n:
-            pen.path(f"M{x - gap + 5:.1f} 25h{gap - 11:.1f}m-6 -4l6 4l-6 4", "arrow")
+            pen.path(f"M{x - gap + 3:.1f} 25h{gap - 7:.1f}m-6 -4l6 4l-6 4", "arrow")
         if b.lost:
             pen.text(x + 12, 67, b.lost)
     return pen.svg("Patient flow: " + ", ".join(f"{b.count} {b.words}" for b in boxes), "chart wide")

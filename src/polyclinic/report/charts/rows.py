@@ -11,14 +11,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
+from polyclinic.analysis.replication.consensus import BACK, graded
 from polyclinic.analysis.statistics.intervals import wilson
-from polyclinic.report.cells import rows_of
+from polyclinic.report.charts.cells import rows_of
 
 Interval = tuple[float, float, float]  # estimate, lower and upper 95 % limit
 Found = Mapping[str, Any]
 YEAR: Final = 365.25
-# definition: replicated needs all three, docs/howto/findings.md: cosine of the halves, its lower limit, held-out r
-COSINE, LOWEST, LINK = 0.8, 0.5, 0.1
 GRADES: Final = ("replicated", "uncertain", "not replicated")
 
 
@@ -123,15 +122,8 @@ class FlowBox:
 
 def grade(row: Mapping[str, Any]) -> str:
     """Replicated, uncertain or not replicated; as the run folder says it, else by the same rule."""
-    if row.get("grade"):
-        return str(row["grade"])
-    if row["halves"] < COSINE or (row["rho"] is not None and row["rho"] < LINK):
-        return "not replicated"
-    return (
-        "replicated"
-        if row["rho"] is not None and (COSINE if row["low"] is None else row["low"]) >= LOWEST
-        else "uncertain"
-    )
+    low, linked = BACK if row["low"] is None else row["low"], None if row["rho"] is None else True
+    return str(row.get("grade") or graded(row["halves"], low, row["rho"], linked))
 
 
 def tested_rows(found: Found) -> list[dict[str, Any]]:

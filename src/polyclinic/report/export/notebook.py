@@ -7,7 +7,7 @@ from pathlib import Path
 from tempfile import TemporaryDirectory
 from typing import Any
 
-from polyclinic.analysis.evaluate import evaluate
+from polyclinic.analysis.pipelines.evaluate import evaluate
 from polyclinic.config import Study
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.records.sites.site import Site

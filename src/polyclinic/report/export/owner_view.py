@@ -68,7 +68,6 @@ def local_view(run: RunContents, site: str) -> RunContents:
         "sites": {site: len(loadings)},
         "carriers": [[int(c)] for c in counts],
         "totals": [int(c) for c in counts],
-        "strength": [[1.0 if c else 0.0] for c in counts],
         "contributors": [round(float(x), 1) for x in effective_contributors(loadings)],
         "carried": [True] * rank,
     }

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
 
     from polyclinic.analysis.findings import Findings
     from polyclinic.methods.estimators.factorization import Factorization
-    from polyclinic.methods.factorization import FactorParams
+    from polyclinic.methods.rounds.factorization import FactorParams
     from polyclinic.models.file import Learned
 
 COLOURS = ["#0b6b68", "#c2571a", "#4a5bb5", "#8a6d00", "#8d3c86", "#55616b"]
@@ -89,7 +89,7 @@ def convergence(model: Configured | Learned, figure: str | None = None) -> Chart
     rows = [{"round": h["round"], key: h[key]} for h in value.history if h.get(key) is not None]
     if not rows:
         names = sorted({k for h in value.history for k, v in h.items() if k != "round" and isinstance(v, int | float)})
-        raise DataError(f"no round of this model tells {key!r}", hint=f"figure = one of {', '.join(names) or 'none'}")
+        raise DataError(f"no round of this model has {key!r}", hint=f"figure = one of {', '.join(names) or 'none'}")
     return (
         alt.Chart(_values(rows), title=_title(value.method, value))
         .mark_line(point=True, color=COLOURS[0])

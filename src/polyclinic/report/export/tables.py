@@ -11,8 +11,8 @@ import numpy as np
 from polyclinic.models.mixtures.groups import Groups
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
 from polyclinic.report.cards import cards
+from polyclinic.report.citation import bibtex
 from polyclinic.report.contents import RunContents
-from polyclinic.report.export.citation import bibtex
 from polyclinic.report.spending import spending
 from polyclinic.report.tables import tables
 from polyclinic.studies.run_folder import RunFolder

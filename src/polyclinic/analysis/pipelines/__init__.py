@@ -1,0 +1,1 @@
+"""Run the analyses: after a fit, of a stored model, over several ranks."""
