@@ -1,6 +1,6 @@
-"""A federated method in one file: how many patients have each code, and how heavy are those patients' records?
+"""A federated method in one file: how many patients have each code, and how many events each of them has.
 
-Run it: ``python examples/own_protocol.py``. The contract battery tells whether it is sound.
+Run it: ``python examples/own_protocol.py``. The contract checks show whether the method is sound.
 """
 
 from dataclasses import dataclass, replace
@@ -19,24 +19,24 @@ N = 1e9  # no hospital network has more patients
 
 @dataclass(frozen=True)
 class Known:
-    """What everybody knows; also the checkpoint."""
+    """Public state: every party has it. It is also the checkpoint."""
 
     round: int
-    carriers: Array
-    heaviness: Array
+    patients: Array  # patients with each code
+    events: Array  # events of each code per patient who has it
 
 
 @dataclass(frozen=True)
 class Kept:
-    """What stays at a hospital: nothing here."""
+    """Private state of a hospital. It stays at the hospital."""
 
     seen: int = 0
 
 
-class Carriers(Estimator[Params, Known, Kept]):
-    """Round 1 counts the carriers of every code; round 2 averages how many events a carrier has."""
+class CodeCounts(Estimator[Params, Known, Kept]):
+    """Round 1 counts the patients with each code. Round 2 averages how many events of the code they have."""
 
-    name = "carriers"
+    name = "code-counts"
     exact = 1e-12  # several hospitals give the result of one with all patients
     Public, Private = Known, Kept
 
@@ -47,15 +47,15 @@ class Carriers(Estimator[Params, Known, Kept]):
 
     def next_step(self, public: Known) -> Step | None:
         if public.round == 1:
-            return Step(1, "carriers", {"count": public.carriers.shape}, bound=N)
+            return Step(1, "patients", {"count": public.patients.shape}, bound=N)
         if public.round == 2:
-            return Step(2, "events", {"events": public.carriers.shape}, bound=N)
+            return Step(2, "events", {"events": public.patients.shape}, bound=N)
         return None
 
     def update_public(self, step: Step, public: Known, total: Total) -> Known:
         if step.round == 1:
-            return replace(public, round=2, carriers=total.arrays["count"])
-        return replace(public, round=3, heaviness=total.arrays["events"] / np.maximum(public.carriers, 1))
+            return replace(public, round=2, patients=total.arrays["count"])
+        return replace(public, round=3, events=total.arrays["events"] / np.maximum(public.patients, 1))
 
     # ---- hospital
 
@@ -78,12 +78,12 @@ class Carriers(Estimator[Params, Known, Kept]):
         return {}
 
     def _publish(self, outcome: Outcome) -> None:
-        self.carriers_: Array = outcome.public.carriers
-        self.heaviness_: Array = outcome.public.heaviness
+        self.patients_: Array = outcome.public.patients
+        self.events_: Array = outcome.public.events
 
 
 if __name__ == "__main__":
-    print(pc.check_protocol(Carriers()))
-    model = Carriers(aggregation="masked").fit(pc.datasets.icu_network(patients=600, seed=0))
-    print("carriers of the ten most common procedures:", np.sort(model.carriers_)[::-1][:10].astype(int))
+    print(pc.check_protocol(CodeCounts()))
+    model = CodeCounts(aggregation="masked").fit(pc.datasets.icu_network(patients=600, seed=0))
+    print("patients with each of the ten most common procedures:", np.sort(model.patients_)[::-1][:10].astype(int))
     print(model.privacy_)

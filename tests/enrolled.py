@@ -8,8 +8,8 @@ import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 
+from polyclinic.node.admission import membership
 from polyclinic.node.enrolment import federation as coordination
-from polyclinic.node.enrolment import membership
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 
 FOUNDED: dict[tuple[tuple[str, ...], int, int, int | None], tuple[Path, Path]] = {}

@@ -7,7 +7,7 @@ from typing import Any
 
 from polyclinic.node.messages import Ping, seal_ask, tree_of
 from polyclinic.privacy.ledger.rollback_check import Relay
-from polyclinic.privacy.ledger.witness import Witness
+from polyclinic.privacy.ledger.signed_head import Witness
 from polyclinic.protocol.wire import encoding as wire
 
 

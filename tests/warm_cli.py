@@ -25,7 +25,6 @@ NEEDED = (
     "cli.node.ledger",
     "studies.registry",
     "node.flare.worker",
-    "studies.checkpoints",
     "analysis",
     "report",
     "node.dossier",

@@ -2,7 +2,7 @@
 # Found the federation once, lay out the invites, then become the coordinator. HUB, HUB_HOST, INVITES, SITES.
 set -eu
 umask 077
-ports=${PORTS:-"--port 8202 --admin-port 8203 --enrol-port 8204"}
+ports=${PORTS:-"--port 443 --admin-port 8203 --enrol-port 8204"}
 if [ ! -e "$HUB/coordinator.json" ]; then
   names=""
   for s in $SITES; do names="$names --site $s"; done

@@ -20,7 +20,6 @@ schema = "$NAME"
 min_patients = 20
 min_sites = 3
 max_epsilon_total = 8.0
-allow_unproven = true
 
 [keys]
 studies = "policy"

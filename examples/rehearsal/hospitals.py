@@ -74,7 +74,7 @@ def hospital(
         f'[site]\nname = "{name}"\nfolder = "site"\n{"rehearsal = true" if rehearsal else ""}\n'
         '[source]\nkind = "files"\nevents = "events.parquet"\nfeatures = "features.csv"\nlabels = "labels.csv"\n'
         f"[policy]\nmin_sites = 3\n{policy}\n"
-        f'[keys]\nstudies = "policy"  # signed studies of pinned sites within the policy run without a question\n{more}\n',
+        f'[keys]\nstudies = "policy"  # signed studies of pinned sites within the policy run without a question\npace = 0  # formal studies may answer at once: these patients are not real\n{more}\n',
         encoding="utf-8",
     )
     node.chmod(0o600)

@@ -107,7 +107,7 @@ def main(out: Path) -> None:
     )
     say(f"coordinator founded, fingerprint {made['fingerprint']}")
     nodes = {
-        n: hospitals.hospital(out / n, n, patients=120, policy="max_epsilon_total = 8.0\nallow_unproven = true")
+        n: hospitals.hospital(out / n, n, patients=120, policy="max_epsilon_total = 8.0\nmax_exact = 100")
         for n in hospitals.NAMES
     }
     try:

@@ -9,11 +9,13 @@ from typing import Literal
 from polyclinic import datasets as datasets
 from polyclinic import errors as errors
 from polyclinic import metrics as metrics
+from polyclinic.alignment.local_codes import align_codes as align_codes
+from polyclinic.alignment.overlap import patient_overlap as patient_overlap
 from polyclinic.alignment.union import align as align
-from polyclinic.analysis.evaluate import evaluate as evaluate
-from polyclinic.analysis.evaluate import forecast as forecast
+from polyclinic.analysis.pipelines.evaluate import evaluate as evaluate
+from polyclinic.analysis.pipelines.evaluate import forecast as forecast
+from polyclinic.analysis.pipelines.suggest_rank import suggest_rank as suggest_rank
 from polyclinic.analysis.replication.replicate import replicate as replicate
-from polyclinic.analysis.replication.suggest_rank import suggest_rank as suggest_rank
 from polyclinic.auditing.contracts.aggregator_checks import check_sum as check_sum
 from polyclinic.auditing.contracts.source_checks import check_source as check_source
 from polyclinic.auditing.contracts.with_report import check_protocol as check_protocol
@@ -21,12 +23,13 @@ from polyclinic.auditing.run import audit as audit
 from polyclinic.cli.console import follow as follow
 from polyclinic.config import Node as Node
 from polyclinic.config import Study as Study
+from polyclinic.methods import phenotypes as _phenotypes
 from polyclinic.methods.central import als as _als
 from polyclinic.methods.central import sgd as _sgd
-from polyclinic.methods.estimators import phenotypes as _phenotypes
 from polyclinic.methods.latent_classes import latent_class as _latent_class
 from polyclinic.methods.mixtures import gaussian_mixture as _gaussian_mixture
 from polyclinic.methods.moments import standardizing as _standardizing
+from polyclinic.methods.recommend import recommend as recommend
 from polyclinic.methods.rounds.step_size import Schedule as _Schedule
 from polyclinic.methods.similarity.selection.unpsl_cv import UnPSLCV as UnPSLCV
 from polyclinic.methods.similarity.unpsl import UnPSL as UnPSL
@@ -35,7 +38,7 @@ from polyclinic.models.mixtures.groups import Groups as Groups
 from polyclinic.models.moments import Moments as Moments
 from polyclinic.models.phenotypes.phenotypes import Phenotypes as Phenotypes
 from polyclinic.models.similarity import Similarity as Similarity
-from polyclinic.node.run_study import run_study as run_study
+from polyclinic.node.flare.run_study import run_study as run_study
 from polyclinic.privacy.accounting.budget import Privacy as Privacy
 from polyclinic.records.ingest import ingest as ingest
 from polyclinic.records.preflight import check as check
@@ -44,7 +47,7 @@ from polyclinic.records.sites.from_data import from_numpy as from_numpy
 from polyclinic.records.sites.from_data import from_scipy as from_scipy
 from polyclinic.records.sites.people import People as People
 from polyclinic.records.sites.site import Site as Site
-from polyclinic.report.charts import plots as plots
+from polyclinic.report.export import plots as plots
 from polyclinic.report.export.notebook import write_report as write_report
 from polyclinic.studies.run_folder import Run as Run
 from polyclinic.studies.run_folder import compare as compare
@@ -71,7 +74,6 @@ class CPALS(_als.CPALS):
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    loss: Literal["squares", "poisson", "bernoulli"]
     distinct: float
     ridge: float
     warmup: int
@@ -95,7 +97,6 @@ class CPALS(_als.CPALS):
         n_starts: int = ...,
         weighting: Literal["saturating", "none"] = ...,
         saturation: float | None = ...,
-        loss: Literal["squares", "poisson", "bernoulli"] = ...,
         distinct: float = ...,
         ridge: float = ...,
         warmup: int = ...,
@@ -203,6 +204,7 @@ class DPFact(_phenotypes.DPFact):
     local_passes: int
     learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None
     sparsity: float | Mapping[str, float]
+    start: object
     weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None
     elastic: float
     server_step: float
@@ -225,6 +227,7 @@ class DPFact(_phenotypes.DPFact):
         local_passes: int = ...,
         learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None = ...,
         sparsity: float | Mapping[str, float] = ...,
+        start: object = ...,
         weights: Literal["elastic", "energy", "uniform", "nonzeros"] | None = ...,
         elastic: float = ...,
         server_step: float = ...,
@@ -246,6 +249,7 @@ class DistributedSGD(_phenotypes.DistributedSGD):
     local_passes: int
     learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None
     sparsity: float | Mapping[str, float]
+    start: object
     weights: Literal["energy", "uniform", "nonzeros"] | None
     elastic: float
 
@@ -267,6 +271,7 @@ class DistributedSGD(_phenotypes.DistributedSGD):
         local_passes: int = ...,
         learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None = ...,
         sparsity: float | Mapping[str, float] = ...,
+        start: object = ...,
         weights: Literal["energy", "uniform", "nonzeros"] | None = ...,
         elastic: float = ...,
     ) -> None: ...
@@ -435,6 +440,7 @@ class LocalTF(_phenotypes.LocalTF):
     local_passes: int
     learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None
     sparsity: float | Mapping[str, float]
+    start: object
     weights: Literal["energy", "uniform", "nonzeros"] | None
     elastic: float
 
@@ -456,6 +462,7 @@ class LocalTF(_phenotypes.LocalTF):
         local_passes: int = ...,
         learning_rate: float | tuple[float, ...] | _Schedule | Mapping[str, float] | None = ...,
         sparsity: float | Mapping[str, float] = ...,
+        start: object = ...,
         weights: Literal["energy", "uniform", "nonzeros"] | None = ...,
         elastic: float = ...,
     ) -> None: ...
@@ -537,8 +544,7 @@ class SumALS(_phenotypes.SumALS):
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    loss: Literal["squares", "poisson", "bernoulli"]
-    start: Literal["gram", "random"] | tuple[object, ...]
+    start: object
     buckets: int | None
     warmup: int
     packed: bool
@@ -559,8 +565,7 @@ class SumALS(_phenotypes.SumALS):
         n_starts: int = ...,
         weighting: Literal["saturating", "none"] = ...,
         saturation: float | None = ...,
-        loss: Literal["squares", "poisson", "bernoulli"] = ...,
-        start: Literal["gram", "random"] | tuple[object, ...] = ...,
+        start: object = ...,
         buckets: int | None = ...,
         warmup: int = ...,
         packed: bool = ...,
@@ -580,7 +585,7 @@ class TRIP(_phenotypes.TRIP):
     n_starts: int
     weighting: Literal["saturating", "none"]
     saturation: float | None
-    start: Literal["gram", "random"] | tuple[object, ...]
+    start: object
     buckets: int | None
     penalty: float | None
     penalty_growth: float
@@ -603,7 +608,7 @@ class TRIP(_phenotypes.TRIP):
         n_starts: int = ...,
         weighting: Literal["saturating", "none"] = ...,
         saturation: float | None = ...,
-        start: Literal["gram", "random"] | tuple[object, ...] = ...,
+        start: object = ...,
         buckets: int | None = ...,
         penalty: float | None = ...,
         penalty_growth: float = ...,
@@ -624,6 +629,7 @@ class Topics(_phenotypes.Topics):
     zeros: Literal["observed", "missing"]
     n_starts: int
     balance: float
+    start: object
     guides: Mapping[str, tuple[str, ...]] | None
 
     def __init__(
@@ -640,5 +646,6 @@ class Topics(_phenotypes.Topics):
         zeros: Literal["observed", "missing"] = ...,
         n_starts: int = ...,
         balance: float = ...,
+        start: object = ...,
         guides: Mapping[str, tuple[str, ...]] | None = ...,
     ) -> None: ...

@@ -108,8 +108,8 @@ class PeerLost(PolyclinicError):
     shareable = True
 
 
-class SumBurnt(PeerLost):
-    """A secure sum was aborted with nothing revealed; its keys are gone, a new attempt pays anew."""
+class SumAborted(PeerLost):
+    """A secure sum was aborted and nothing was revealed. Its keys are gone. A new attempt is charged again."""
 
     code = "PC510"
 

@@ -25,8 +25,9 @@ from polyclinic.errors import ConfigError
 
 PAPERS: Final = "polyclinic-papers"  # the distribution of the five papers, in this repository
 _NEXT_DOOR: Final = (
-    "papers", "cycle", "dpfact_synthetic", "unpsl_synthetic", "PlantedSimilarity", "Samples", "gene_filter",
-    "load_colon", "load_leukemia", "load_parkinsons",
+    "papers", "cycle", "subspace", "dpfact_synthetic", "unpsl_synthetic", "planted_four_mode", "split", "PlantedSimilarity", "Samples",
+    "gene_filter", "open_data", "load_aminoacid", "load_colon", "load_diabetes130", "load_leukemia", "load_mimic3_demo",
+    "load_parkinsons", "load_synpuf",
 )  # fmt: skip
 
 

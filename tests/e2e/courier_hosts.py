@@ -38,8 +38,8 @@ class Hosts:
     """What lies on four machines that no cable connects."""
 
     def __init__(self, root: Path, patients: int = 25) -> None:
+        from polyclinic.node.admission import membership
         from polyclinic.node.enrolment import federation as coordination
-        from polyclinic.node.enrolment import membership
         from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 
         os.umask(0o077)

@@ -33,8 +33,8 @@ class Federation:
         enrol: bool = False,
         **options: Any,
     ) -> None:
-        from polyclinic.node.doctor.processes import free_port
         from polyclinic.node.enrolment.folders import CoordinatorFolder
+        from polyclinic.node.enrolment.processes import free_port
 
         os.umask(0o077)
         self.root, self.names = root, names
@@ -144,14 +144,14 @@ class Federation:
 
     def pids(self, name: str) -> list[int]:
         """A site's processes: worker first, then the client."""
-        from polyclinic.node.doctor.processes import recorded
+        from polyclinic.node.enrolment.processes import recorded
 
         folder = self.sites[name].pids
         return [p.pid for p in (*recorded(folder, "worker-*.json"), *recorded(folder, "client.json"))]
 
     def worker(self, name: str) -> int:
         """The number of a site's worker, the newest if one of an earlier study is still leaving; 0 if none runs."""
-        from polyclinic.node.doctor.processes import alive, recorded
+        from polyclinic.node.enrolment.processes import alive, recorded
 
         here = [p for p in recorded(self.sites[name].pids, "worker-*.json") if alive(p)]
         return max(here, key=lambda p: p.started).pid if here else 0
@@ -160,7 +160,7 @@ class Federation:
         """The coordinator's processes: FLARE's server and the studies that it runs."""
         import psutil
 
-        from polyclinic.node.doctor.processes import recorded
+        from polyclinic.node.enrolment.processes import recorded
 
         found = []
         for server in recorded(self.coordinator.pids, "server.json"):
@@ -180,7 +180,7 @@ class Federation:
 
     def left_behind(self) -> list[str]:
         """What a stopped federation must not leave: processes, ports, files of FLARE inside or outside its folders."""
-        from polyclinic.node.doctor.processes import port_open
+        from polyclinic.node.enrolment.processes import port_open
 
         wait_until(lambda: not self.processes(), 15)
         left = [f"process {p}" for p in self.processes()]
@@ -221,7 +221,7 @@ class Federation:
 
     def restart(self, *names: str) -> None:
         """kill -9 whole sites at once; a service manager starts them again."""
-        from polyclinic.node.doctor.processes import alive, recorded
+        from polyclinic.node.enrolment.processes import alive, recorded
         from polyclinic.node.flare import site_service as site
 
         gone = [p for n in names for p in recorded(self.sites[n].pids)]

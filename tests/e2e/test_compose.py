@@ -81,7 +81,7 @@ def test_the_rehearsal_runs_as_an_ordinary_user_on_a_read_only_system() -> None:
     if os.geteuid() != 0 or shutil.which("unshare") is None or shutil.which("setpriv") is None:
         pytest.skip("needs root, unshare and setpriv")
     pgserver = pytest.importorskip("pgserver")
-    from polyclinic.node.doctor.processes import free_port
+    from polyclinic.node.enrolment.processes import free_port
 
     base = Path(tempfile.mkdtemp(prefix="pc-compose-", dir="/var/tmp"))
     base.chmod(0o755)
@@ -199,7 +199,7 @@ def test_the_rehearsal_runs_as_an_ordinary_user_on_a_read_only_system() -> None:
         shutil.rmtree(base, ignore_errors=True)
 
 
-def _forward(place: Path) -> int:
+def _forward(place: Path, port: int = 0) -> int:
     """A port of this machine that leads to the database's own socket, which no other user can open."""
 
     def pump(a: socket.socket, b: socket.socket) -> None:
@@ -217,7 +217,7 @@ def _forward(place: Path) -> int:
             for a, b in ((here, there), (there, here)):
                 threading.Thread(target=pump, args=(a, b), daemon=True).start()
 
-    listening = socket.create_server(("127.0.0.1", 0))
+    listening = socket.create_server(("127.0.0.1", port))
     threading.Thread(target=serve, daemon=True).start()
     return int(listening.getsockname()[1])
 

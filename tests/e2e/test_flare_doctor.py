@@ -38,9 +38,9 @@ def test_the_server_itself_accepts_or_refuses(tmp_path: Path) -> None:
     from tests.e2e.flare_federation import Federation
 
     from polyclinic.node.doctor.probes import coordinator_probes
-    from polyclinic.node.doctor.processes import Recorded, alive, wait_for
     from polyclinic.node.enrolment.authority import Authority
     from polyclinic.node.enrolment.folders import append_event, read_events
+    from polyclinic.node.enrolment.processes import Recorded, alive, wait_for
     from polyclinic.node.flare import coordinator_service as coordinator
     from polyclinic.node.flare import site_service as site
 

@@ -10,7 +10,6 @@ import ssl
 import threading
 import time
 from collections.abc import Iterator
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
@@ -23,10 +22,11 @@ import hospitals
 
 from polyclinic.cli import main
 from polyclinic.errors import PeerLost, PolicyRefusal
-from polyclinic.node.doctor.processes import alive, end, free_port, port_open, recorded, wait_for
+from polyclinic.node.admission import membership
 from polyclinic.node.enrolment import federation as coordination
-from polyclinic.node.enrolment import invitation, joining, membership
+from polyclinic.node.enrolment import invitation, joining
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, read_events, read_json, write_json
+from polyclinic.node.enrolment.processes import alive, end, free_port, port_open, recorded, wait_for
 from polyclinic.node.flare import coordinator_service as coordinator
 from polyclinic.protocol.wire.sealed import digest
 
@@ -503,47 +503,6 @@ def test_site_is_revoked_while_the_coordinator_is_away_and_joins_anew(
         coordinator.stop(folder)
     assert not recorded(folder.pids)
     assert not any(port_open("localhost", p) for p in ports.values())
-
-
-@pytest.mark.slow
-@pytest.mark.timeout(400)
-def test_port_for_joining_survives_ten_thousand_malformed_calls(tmp_path: Path) -> None:
-    """Garbage before TLS, inside it, and half-open lines: the process lives, keeps its size, and a site joins afterwards."""
-    import psutil
-
-    folder = CoordinatorFolder(tmp_path / "coordinator")
-    ports = {"port": free_port(), "admin_port": free_port(), "enrol_port": free_port()}
-    (invite,) = coordination.found(folder, ["north"], host="localhost", **ports)
-    desk = coordinator.receive(folder)
-    try:
-        assert wait_for(lambda: port_open("localhost", ports["enrol_port"]), 30)
-        tls = ssl.create_default_context(cadata=read_json(invite)["authority"])
-        process = psutil.Process(desk.pid)  # type: ignore[union-attr]
-
-        def burst(n: int) -> int:
-            for k in range(n):
-                with suppress(OSError):
-                    line = socket.create_connection(("127.0.0.1", ports["enrol_port"]), timeout=5)
-                    with line:
-                        if k % 40 == 0:
-                            with tls.wrap_socket(line, server_hostname="localhost") as inside:
-                                inside.sendall(b"POST /join HTTP/1.1\r\nContent-Length: 99999999\r\n\r\n" + b"x" * 5000)
-                        else:
-                            line.sendall(bytes((k + i) % 256 for i in range(200)))
-            return process.memory_info().rss
-
-        first = burst(5000)
-        second = burst(5000)
-        assert alive(desk)
-        assert second < 1.2 * first < 1e9
-        assert len(read_events(folder.events)) < 2 * joining.NOTED
-        site = SiteFolder.of(hospitals.hospital(tmp_path / "north", "north", patients=5))
-        _, marks = membership.request(site, invite)
-        assert membership.send(site, wait=75.0, every=5.0) == "waiting"  # the address has to rest for a minute at most
-        coordination.approve_site(folder, "north", marks["site"])
-        assert membership.send(site, wait=0.0) == "joined"
-    finally:
-        end(recorded(folder.pids))
 
 
 def test_a_certificate_is_renewed_for_the_same_keys_and_nobody_elses(

@@ -43,7 +43,7 @@ def test_sites_that_declined_are_named_with_exit_code_4_and_no_reason(federation
     assert polyclinic("site", "review", "--node", north)[0] == 4
     # nobody waits for this one, and it goes well: the old refusal does not stick
     study = federation.study("alone", 'name = "trip"\nrank = 3\nrounds = 2\naggregation = "masked"')
-    code, told, _ = polyclinic("coordinator", "submit", federation.coordinator.path, study, "--wait", "no")
+    code, told, _ = polyclinic("coordinator", "submit", federation.coordinator.path, study, "--wait", "0")
     assert code == 0
     assert told["state"] not in ("finished", "failed", "stopped")
     run = Path(told["run"])

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import os
 import signal
-import sys
 import threading
 from contextlib import suppress
 from pathlib import Path
@@ -46,7 +45,7 @@ def _right(federation: Federation, study: Any, order: StudyOrder, status: Any, *
         assert not [p for p in kept.rglob("*") if p.suffix == ".ckpt" and p.name != "closed.ckpt"]
         assert not [p for p in kept.rglob(".*") if p.is_file()]
     events = federation.events(order)
-    more = sum(e["event"] in ("burnt", "resumed") for e in events)
+    more = sum(e["event"] in ("aborted", "resumed") for e in events)
     for name in federation.names:
         charges = federation.charges(name, order.study["study"]["name"])
         paid = {(c.round, c.step, c.attempt) for c in charges}
@@ -94,7 +93,7 @@ def test_killed_coordinator_resumes_to_the_same_model(federation: Federation) ->
     import psutil
 
     from polyclinic.errors import PeerLost
-    from polyclinic.node.doctor.processes import alive, port_open, recorded
+    from polyclinic.node.enrolment.processes import alive, port_open, recorded
     from polyclinic.node.flare import coordinator_service as coordinator
     from polyclinic.node.flare import site_service as site
 
@@ -123,53 +122,6 @@ def test_killed_coordinator_resumes_to_the_same_model(federation: Federation) ->
     assert wait_until(lambda: not any(alive(r) for r in orphans.values())), "old workers are still there"
     assert not [p for p in ports if port_open("localhost", p) and p not in federation.ports()]
     assert "resumed" in {e["event"] for e in federation.events(order)}
-
-
-@pytest.mark.slow
-def test_resume_goes_on_with_the_start_that_was_cut(federation: Federation) -> None:
-    """Three starts are one order: killed in the second it goes on there, and the best of the three is kept."""
-    import json
-    import subprocess
-
-    from polyclinic.config import Study
-    from polyclinic.node.flare import coordinator_service as coordinator
-    from polyclinic.records.ingest import ingest
-    from polyclinic.studies.registry import federated
-
-    method = 'name = "trip"\nrank = 4\nrounds = 12\nn_starts = 3\nstart = "random"\nwarmup = 0\naggregation = "plain"'
-    path = federation.study("cut-start", method)
-    polyclinic = str(Path(sys.executable).with_name("polyclinic"))
-    home = federation.coordinator.path
-    begun = subprocess.Popen([polyclinic, "coordinator", "submit", home, path, "--json"], stdout=subprocess.PIPE)
-
-    def second() -> bool:
-        return any(e["round"] >= 16 for p in (home / "runs").glob("cut-start-*") for e in coordinator.progress(p))
-
-    try:
-        assert wait_until(second)
-        federation.kill(*federation.server())
-        begun.communicate(timeout=60)
-    finally:
-        begun.kill()
-    assert begun.returncode == 5
-    coordinator.start(federation.coordinator)
-    (run,) = (home / "runs").glob("cut-start-*")
-    done = subprocess.run(
-        [polyclinic, "coordinator", "resume", home, run.name, "--json"], capture_output=True, text=True, timeout=200
-    )
-    assert done.returncode == 0, done.stderr
-    said = json.loads(done.stdout)
-    order = federation.order_named(run.name)
-    assert "resumed" in {e["event"] for e in federation.events(order)}
-    study = Study.read(path)
-    sites = [ingest(f.node, study, federation.root / "in-process" / n).site for n, f in federation.sites.items()]
-    alone = federated(study).fit(sites)
-    goals = [s["objective"] for s in said["starts"]]
-    assert len(set(goals)) == 3
-    assert min(goals) == alone.objective_
-    for name in federation.names:  # every sum of every start paid once
-        charges = [(c.round, c.step) for c in federation.charges(name, "cut-start")]
-        assert len(charges) == len(set(charges)) == len(federation.outcome(order).releases), name
 
 
 def _strike_between(federation: Federation, order: StudyOrder, name: str, found: list[str]) -> None:
@@ -217,7 +169,7 @@ def test_killed_worker_under_masked_sums_costs_a_new_attempt(federation: Federat
 
 @pytest.mark.slow
 def test_killed_site_under_subspace_costs_a_new_attempt(federation: Federation) -> None:
-    """There is no coordinator's sum: every node holds the state, and the attempt that was cut is burnt."""
+    """There is no coordinator's sum: every node holds the state, and the attempt that was cut is aborted."""
     method = (
         'name = "gaussianmixture"\nn_components = 2\nrounds = 6\ntol = 0.0\naggregation = "subspace"\nradius = 20.0'
     )
@@ -285,7 +237,7 @@ def test_kills_at_any_instant_end_in_the_right_model(federation: Federation, see
 
 
 def _alive(federation: Federation) -> bool:
-    from polyclinic.node.doctor.processes import Recorded, alive
+    from polyclinic.node.enrolment.processes import Recorded, alive
 
     return alive(Recorded.read(federation.coordinator.pids / "server.json"))
 

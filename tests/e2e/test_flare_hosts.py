@@ -63,7 +63,7 @@ def _right(four: Hospitals, study: Any, order: StudyOrder, status: Any) -> None:
     assert status["state"] == "finished", (status, four.events(order))
     reference = four.in_process(study)
     assert same(four.outcome(order).public, reference.public)
-    cut = sum(e["event"] in ("burnt", "resumed") for e in four.events(order))
+    cut = sum(e["event"] in ("aborted", "resumed") for e in four.events(order))
     for name in four.names:
         charges = four.charges(name, study.stem)
         paid = [(c.round, c.step, c.attempt) for c in charges]

@@ -33,7 +33,7 @@ def _submit(federation: Federation, folder: Path) -> str:
 
 
 def _job(federation: Federation, order: StudyOrder, name: str) -> Path:
-    from polyclinic.node.flare.startup_files import job_folder
+    from polyclinic.node.enrolment.startup_files import job_folder
 
     return job_folder(federation.root / name, order=order.encode(), sites=list(federation.names), quorum=1)
 
@@ -199,6 +199,6 @@ def test_revoked_site_is_out(tmp_path: Path) -> None:
 
 
 def _up(federation: Federation, name: str) -> bool:
-    from polyclinic.node.doctor.processes import Recorded, alive
+    from polyclinic.node.enrolment.processes import Recorded, alive
 
     return alive(Recorded.read(federation.sites[name].pids / "client.json"))

@@ -150,7 +150,7 @@ def _burst(port: int, count: int, rng: np.random.Generator) -> None:
 
 
 def test_garbage_on_every_port_changes_nothing(tmp_path: Path) -> None:
-    from polyclinic.node.doctor.processes import recorded
+    from polyclinic.node.enrolment.processes import recorded
 
     made = Federation(tmp_path, enrol=True)
     with running(made):

@@ -133,7 +133,7 @@ TIMED = hospitals.TENSOR.replace('["drug", "diagnosis"]', '["drug", "time"]').re
     ("name", "method", "data"),
     [
         ("courses", 'name = "parafac2"\nrank = 2\nrounds = 3\nwarmup = 1', TIMED + '\n[time]\nbins = "30d"\n'),
-        ("poisson", 'name = "sumals"\nloss = "poisson"\nrank = 2\nrounds = 3', hospitals.TENSOR),
+        ("topics", 'name = "topics"\nrank = 2\nrounds = 3', hospitals.TENSOR),
         ("classes", 'name = "latentclass"\nn_components = 2\nrounds = 3', hospitals.FEATURES),
     ],
 )

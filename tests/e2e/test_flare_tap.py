@@ -130,7 +130,7 @@ def _run(
     root: Path, aggregation: str, monkeypatch: pytest.MonkeyPatch, *, unsealed: bool
 ) -> tuple[bytes, bytes, list[bytes], list[bytes]]:
     """Frames at the relay, bytes on the wire, plaintexts that were sealed, letters that the coordinator may read."""
-    from polyclinic.node.doctor.processes import launch, port_open
+    from polyclinic.node.enrolment.processes import launch, port_open
     from polyclinic.node.flare import coordinator_service as coordinator
     from polyclinic.node.flare import site_service as site
 

@@ -17,7 +17,7 @@ pytest.importorskip("nvflare")
 pytest.importorskip("prometheus_client")
 
 from polyclinic.config.service import MonitorRule
-from polyclinic.node.doctor.processes import free_port, port_open
+from polyclinic.node.enrolment.processes import free_port, port_open
 from polyclinic.node.monitor.process import begin, finish
 
 pytestmark = [pytest.mark.e2e, pytest.mark.timeout(1200)]

@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import shutil
 import sqlite3
-import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from datetime import date
 from pathlib import Path
 from typing import Any
 
 import duckdb
 import pytest
+from tests.databases import copied
 
 from polyclinic.cli import main
 from polyclinic.config import Node, Study
 from polyclinic.errors import DataError
-from polyclinic.records.engine import session
+from polyclinic.records.databases.engine import session
 from polyclinic.records.events.cohort import opt_out
 from polyclinic.records.events.event_table import _early
 from polyclinic.records.ingest import Ingested, ingest
@@ -31,23 +31,6 @@ Find = Callable[[str], Path]
 
 
 @pytest.fixture(scope="module")
-def postgres() -> Iterator[str]:
-    """Address of a server of our own: temporary folder, its own socket, stopped and removed at the end."""
-    pgserver = pytest.importorskip("pgserver", reason="no PostgreSQL to start: pgserver is not installed")
-    folder = Path(tempfile.mkdtemp(prefix="pc-pg-"))
-    try:
-        server = pgserver.get_server(folder / "data", cleanup_mode="stop")
-    except Exception as e:  # whatever keeps a server from starting is the reason to skip
-        shutil.rmtree(folder, ignore_errors=True)
-        pytest.skip(f"PostgreSQL cannot start here: {e}")
-    try:
-        yield server.get_uri()
-    finally:
-        server.cleanup()
-        shutil.rmtree(folder, ignore_errors=True)
-
-
-@pytest.fixture(scope="module")
 def cdm(data_path: Find, postgres: str, tmp_path_factory: pytest.TempPathFactory) -> dict[str, dict[str, Any]]:
     """Synthea's OMOP tables in five kinds of database; returns the ``[source]`` of each."""
     folder = data_path("synthea27nj_omop")
@@ -55,23 +38,12 @@ def cdm(data_path: Find, postgres: str, tmp_path_factory: pytest.TempPathFactory
     (here / "parquet").mkdir()
     lite = sqlite3.connect(here / "cdm.sqlite")
     with duckdb.connect(str(here / "cdm.duckdb")) as con, psycopg.connect(postgres) as link:
-        link.execute("CREATE SCHEMA cdm")
-        for file in sorted(folder.glob("*.csv.gz")):
-            name = file.name.partition(".")[0].lower()
-            con.execute(f"CREATE TABLE {name} AS SELECT * FROM read_csv('{file}')")
+        for name, columns in copied(folder, con, link, here).items():
             con.execute(f"COPY {name} TO '{here}/parquet/{name}.parquet'")
-            con.execute(f"COPY {name} TO '{here}/{name}.csv' (HEADER)")
-            columns = [(r[0], r[1]) for r in con.execute(f"DESCRIBE {name}").fetchall()]
-            typed = ", ".join(f'"{c}" {t.replace("DOUBLE", "NUMERIC")}' for c, t in columns)
-            link.execute(f"CREATE TABLE cdm.{name} ({typed})")
-            with link.cursor().copy(f"COPY cdm.{name} FROM STDIN (FORMAT csv, HEADER)") as copy:
-                copy.write((here / f"{name}.csv").read_bytes())
             lite.execute(f"CREATE TABLE {name} ({', '.join(c for c, _ in columns)})")
-            rows = con.execute(
-                f"SELECT {', '.join(f'CAST({c} AS VARCHAR)' for c, _ in columns)} FROM {name}"
-            ).fetchall()
+            texts = ", ".join(f"CAST({c} AS VARCHAR)" for c, _ in columns)
+            rows = con.execute(f"SELECT {texts} FROM {name}").fetchall()
             lite.executemany(f"INSERT INTO {name} VALUES ({', '.join('?' for _ in columns)})", rows)
-        link.commit()
     lite.commit()
     lite.close()
     return {
@@ -119,7 +91,7 @@ def test_a_table_that_may_not_be_read_is_named_and_nothing_is_left(postgres: str
         link.execute("CREATE ROLE nobody_special LOGIN")
         link.commit()
     url = postgres.replace("postgres:@", "nobody_special@")
-    with pytest.raises(DataError, match="no table that this user may read"):
+    with pytest.raises(DataError, match="is there, but this user may not read it"):
         made({"url": url, "schema": "cdm"}, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -170,7 +142,7 @@ def test_streaming_brings_every_row(postgres: str, tmp_path: Path) -> None:
             )
         link.commit()
     node = Node.parse({"site": {"name": "a"}, "source": {"kind": "omop", "url": postgres, "schema": "big"}})
-    from polyclinic.records.engine import session
+    from polyclinic.records.databases.engine import session
     from polyclinic.records.sources.omop import OMOP
     from polyclinic.records.sources.tables import open_tables
 

@@ -309,7 +309,7 @@ def _same(a: Any, b: Any) -> bool:
 STUDIES = {
     "trip": ('name = "trip"\nrank = 3\nrounds = 3\naggregation = "masked"', ""),
     "dpem": (
-        'name = "dpem"\nrank = 3\nrounds = 2\naggregation = "masked"',
+        'name = "dpem"\nrank = 3\nrounds = 1\naggregation = "masked"',
         "[privacy]\nepsilon = 4.0\ndelta = 1e-6\n",
     ),
 }

@@ -14,8 +14,9 @@ import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.config import Study
 from polyclinic.errors import ConfigError
+from polyclinic.node.admission import membership, renewal
 from polyclinic.node.dossier.sources import gather
-from polyclinic.node.enrolment import federation, invitation, membership, renewal
+from polyclinic.node.enrolment import federation, invitation
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 from polyclinic.node.flare import coordinator_service, site_service
 from polyclinic.report.contents import RunContents
@@ -94,7 +95,9 @@ def test_a_dossier_is_not_made_of_it(old: Path) -> None:
 
 
 def test_the_page_lists_it_with_the_sentence_and_shows_no_report(old: Path) -> None:
-    client = TestClient(create_app(old / "simulated"), base_url="http://127.0.0.1")
+    client = TestClient(
+        create_app(old / "simulated", token="t" * 24), base_url="http://127.0.0.1", cookies={"polyclinic": "t" * 24}
+    )
     runs = {r["id"]: r for r in client.get("/api/runs").json()}
     assert set(runs) == {"finished", "interrupted"}
     assert all(SENTENCE in r["headline"] and not r["has_report"] for r in runs.values())
@@ -136,7 +139,7 @@ def test_a_sites_kit_is_refused_until_the_site_has_left(old: Path) -> None:
             act(site)
         one_sentence(refused.value, f"polyclinic site leave --node {site.node_path}")
     site_service.stop(site)
-    aside = membership.leave(site)
+    aside, _ = membership.leave(site)
     assert aside.is_dir()
     assert not site.path.exists()
     membership.request(site, invite)  # and joins again

@@ -22,7 +22,7 @@ def _rewrite(path: Path, order: list[int], rename: dict[str, str]) -> None:
         csv.writer(f).writerows([[r[i] for i in order] for r in rows])
 
 
-@pytest.mark.parametrize("adder", ["masked", "subspace"])
+@pytest.mark.parametrize("adder", ["masked", pytest.param("subspace", marks=pytest.mark.slow)])
 def test_features_between_hosts_go_by_name(tmp_path: Path, adder: str) -> None:
     world = halves.World(tmp_path)
     path = world.study("columns", METHOD.format(adder), data=FEATURES)

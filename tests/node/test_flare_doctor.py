@@ -20,7 +20,6 @@ from cryptography import x509
 from cryptography.hazmat.primitives import hashes
 from cryptography.x509.oid import NameOID
 
-from polyclinic.node.doctor.processes import free_port, record
 from polyclinic.node.enrolment import federation as coordination
 from polyclinic.node.enrolment import handshake
 from polyclinic.node.enrolment.authority import Authority, issue, new_key
@@ -34,6 +33,7 @@ from polyclinic.node.enrolment.folders import (
 )
 from polyclinic.node.enrolment.handshake import Papers
 from polyclinic.node.enrolment.joining import JoiningPort
+from polyclinic.node.enrolment.processes import free_port, record
 from polyclinic.node.flare.site_service import status
 from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.util.file_format import FORMAT
@@ -98,7 +98,7 @@ class Hub:
             while True:
                 raw, _ = door.accept()
                 with contextlib.suppress(OSError), raw:
-                    raw.settimeout(5)
+                    raw.settimeout(60)  # a busy machine
                     with self.tls.wrap_socket(raw, server_side=True) as line:
                         line.sendall(SETTINGS)
                         line.recv(1)

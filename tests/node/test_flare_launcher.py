@@ -15,8 +15,8 @@ pytest.importorskip("nvflare")
 
 import hospitals
 
-from polyclinic.node.doctor.processes import recorded
 from polyclinic.node.enrolment.folders import SiteFolder, private, read_events
+from polyclinic.node.enrolment.processes import recorded
 from polyclinic.node.flare.launcher import RESTARTS, _Worker
 
 ROOT = Path(__file__).parents[2]

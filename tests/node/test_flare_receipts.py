@@ -14,7 +14,7 @@ import polyclinic as pc
 from polyclinic.cli import main
 from polyclinic.models.receipts import receipts
 from polyclinic.node.flare.result import read_model, write_outcome
-from polyclinic.node.run_study import publish
+from polyclinic.node.flare.run_study import publish
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.privacy.ledger.ledger import Ledger
 from polyclinic.privacy.ledger.signed_head import SignedHead, heads_of

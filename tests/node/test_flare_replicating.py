@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from tests.node.test_flare_halves import World
 
-from polyclinic.analysis.pipeline import StudyPipeline
+from polyclinic.analysis.pipelines.pipeline import StudyPipeline
 from polyclinic.config import Study
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.protocol.minimum_patients import MinimumPatients

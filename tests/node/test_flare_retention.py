@@ -12,6 +12,7 @@ from tests.traces import files_with_patients
 
 from polyclinic.cli import main
 from polyclinic.node.admission.retention import seconds, sweep
+from polyclinic.node.dossier.review import operating_system_user
 from polyclinic.privacy.gate.owner_rules import ledger_of
 
 TRIP = 'name = "trip"\nrank = 2\nrounds = 2\naggregation = "plain"'
@@ -59,12 +60,14 @@ def test_owners_erase_results_and_a_study_and_the_book_says_so(world: World) -> 
     outcome = site.study(order.digest) / "outcome.npz"
     assert outcome.exists()
     with pytest.raises(SystemExit, match="0"):
-        main(["site", "erase", str(site.node_path), "--results", "--yes", "--by", "dpo"])
+        main(["site", "erase", str(site.node_path), "--results", "--yes"])
     assert not outcome.exists()
     with pytest.raises(SystemExit, match="0"):
-        main(["site", "erase", str(site.node_path), "--study", order.id, "--yes", "--by", "dpo"])
+        main(["site", "erase", str(site.node_path), "--study", order.id, "--yes"])
     lines = [e.body for e in ledger_of(site.node).entries if e.kind == "erase"]
-    assert [(x.what, x.by) for x in lines] == [("results", "dpo"), ("study", "dpo")]  # type: ignore[union-attr]
+    user = operating_system_user()
+    said = [(x.what, x.by) for x in lines]  # type: ignore[union-attr]
+    assert said == [("results", user), ("study", user)]  # the account that typed it
     assert lines[0].files == 1  # type: ignore[union-attr]
     assert lines[1].order == order.digest  # type: ignore[union-attr]
     assert (site.path / "identity.key").exists()

@@ -8,10 +8,10 @@ from tests.node.test_flare_halves import TRIP, World
 
 from polyclinic.cli.node.site_init import TEMPLATE
 from polyclinic.errors import PolyclinicError
-from polyclinic.node.enrolment import membership
+from polyclinic.node.admission import membership
 from polyclinic.node.enrolment.folders import read_events, read_json
 from polyclinic.node.flare.result import read_model, write_outcome
-from polyclinic.node.run_study import publish
+from polyclinic.node.flare.run_study import publish
 from polyclinic.report.html import write_report
 from polyclinic.studies.run_folder import RunFolder
 

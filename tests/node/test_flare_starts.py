@@ -35,7 +35,7 @@ def _sites(world: World, study: Any) -> Any:
 @pytest.mark.parametrize(
     ("name", "adder", "more"),
     [
-        ("trip", "plain", 'start = "random"\nwarmup = 0'),
+        pytest.param("trip", "plain", 'start = "random"\nwarmup = 0', marks=pytest.mark.slow),
         ("sumals", "masked", ""),
         pytest.param("localtf", "plain", "", marks=pytest.mark.slow),
     ],

@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from polyclinic.node.doctor.processes import record
 from polyclinic.node.enrolment.folders import CoordinatorFolder, alone, at_work, write_json
+from polyclinic.node.enrolment.processes import record
 from polyclinic.node.flare import coordinator_service as coordinator
 
 

@@ -23,7 +23,7 @@ COURSES = hospitals.TENSOR.replace('["drug", "diagnosis"]', '["drug", "time"]').
 GAPS = hospitals.FEATURES + 'missing = "random"\n'
 STUDIES = {
     "courses": ('name = "parafac2"\nrank = 2\nrounds = 4\nwarmup = 1\n', COURSES + '\n[time]\nbins = "30d"\n'),
-    "poisson": ('name = "sumals"\nloss = "poisson"\nrank = 2\nrounds = 4\n', hospitals.TENSOR),
+    "topics": ('name = "topics"\nrank = 2\nrounds = 4\n', hospitals.TENSOR),
     "classes": ('name = "latentclass"\nn_components = 2\nrounds = 4\n', GAPS),
     "gaps": ('name = "gaussianmixture"\nn_components = 2\nrounds = 3\nradius = 20.0\n', GAPS),
 }
@@ -41,7 +41,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Any:
     return made
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize("name", ["courses", "topics", "gaps", pytest.param("classes", marks=pytest.mark.slow)])
 def test_between_hosts_as_in_one_process_and_the_model_is_a_value(world: Any, name: str, tmp_path: Path) -> None:
     method, data = STUDIES[name]
     path = world.study(name, method + 'aggregation = "masked"', data=data)
@@ -66,7 +66,9 @@ def commanded(arguments: list[str]) -> None:
     assert not end.value.code
 
 
-@pytest.mark.parametrize("name", STUDIES)
+@pytest.mark.parametrize(
+    "name", ["courses", "classes", *(pytest.param(n, marks=pytest.mark.slow) for n in ("topics", "gaps"))]
+)
 def test_a_study_file_is_simulated_and_reported_by_command(world: Any, name: str, tmp_path: Path) -> None:
     method, data = STUDIES[name]
     sites = "".join(f'[[site]]\nnode = "{s.node_path}"\n' for s in world.sites.values())
@@ -74,9 +76,9 @@ def test_a_study_file_is_simulated_and_reported_by_command(world: Any, name: str
     for command in (["simulate", str(path), "--out", str(tmp_path / "run")], ["report", str(tmp_path / "run")]):
         commanded(command)
     page = (tmp_path / "run" / "report.html").read_text()
-    told = {"courses": "Course of ", "poisson": "Phenotypes", "classes": "Patient groups", "gaps": "Patient groups"}
+    told = {"courses": "Trajectory of ", "topics": "Phenotypes", "classes": "Patient groups", "gaps": "Patient groups"}
     assert told[name] in page and "north-1" not in page
-    if name in ("courses", "poisson"):
+    if name in ("courses", "topics"):
         command = ["apply", str(tmp_path / "run"), "--node", str(world.sites["north"].node_path)]
         commanded([*command, "--out", str(tmp_path / "applied")])
         assert len((tmp_path / "applied" / "memberships.csv").read_text().splitlines()) > 10

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.analysis.evaluate import AnalysisPlan
-from polyclinic.analysis.pipeline import StudyPipeline
+from polyclinic.analysis.pipelines.evaluate import AnalysisPlan
+from polyclinic.analysis.pipelines.pipeline import StudyPipeline
+from polyclinic.errors import PolicyRefusal
 from polyclinic.methods.moments.standardizing import FederatedPCA, Standardizer
 from polyclinic.methods.similarity.private import PrivateUnPSL
 from polyclinic.node.site.formal_party import FormalParty, clipped
@@ -39,7 +41,7 @@ TENSORS: dict[str, Callable[[], Method]] = {
     "dpem, replication and findings": lambda: StudyPipeline(
         pc.DPEM(rank=2, rounds=2, planning_size=100_000, privacy=pc.Privacy(10.0)),
         AnalysisPlan(what=("carriers",), modes=2, sites=3, part=0.3),
-        folds=1,
+        repeats=1,
     ),
 }
 
@@ -162,3 +164,27 @@ def test_a_site_without_patients_sends_zeros_with_its_noise() -> None:
     party = FormalParty(method, site.take(np.arange(0)), by_name("plain"), ReleaseGate("a"))
     assert not any(a.any() for a in party._own(step, fold.public).arrays.values())
     assert any(a.any() for a in party.contribute(step, fold.public, fold.roster).arrays.values())
+
+
+def test_a_step_without_noise_or_theorem_is_refused_in_a_formal_study() -> None:
+    """A method that takes exact sums under [privacy] would pass by every rule of exact studies."""
+    party = FormalParty(FEATURES["pca"](), feature_sites()[0], by_name("masked"), ReleaseGate("a"))
+    counts = Step(1, "counts", {"x": (1,)}, bound=9.0, sensitivity=1.0, multiplier=2.0)
+    for step in (replace(counts, multiplier=0.09), replace(counts, sensitivity=None), replace(counts, formal=False)):
+        with pytest.raises(PolicyRefusal, match="no noise, or no theorem"):
+            party._own(step, None)
+
+
+def test_a_released_sum_is_sent_again_as_it_was_although_the_records_have_changed(tmp_path: Path) -> None:
+    """Another charge, or another release, would say that they have: a coordinator can have a site start again."""
+    method, site = FEATURES["latent classes"](), feature_sites()[0]
+    fold = Simulation(method, feature_sites())
+    step = fold.step()
+    assert step is not None
+    gate = ReleaseGate("a", store=tmp_path)
+    sent = []
+    for attempt, records in enumerate((site, site.take(np.arange(5)), site.take(np.arange(0)))):
+        party = FormalParty(method, records, by_name("plain"), gate)
+        sent.append(party.contribute(step, fold.public, replace(fold.roster, attempt=attempt), 0).arrays)
+    assert all(np.array_equal(again[k], sent[0][k]) for again in sent for k in step.shapes)
+    assert len(gate.ledger.charges()) == 1

@@ -11,14 +11,17 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from markupsafe import escape
 from tests.waiting import wait_until
 
 import polyclinic as pc
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.cli import main
 from polyclinic.errors import ConfigError
-from polyclinic.studies.checkpoints import simulate
+from polyclinic.report.answer import in_words
+from polyclinic.report.html import write_report
 from polyclinic.studies.run_folder import RunFolder
+from polyclinic.studies.simulate import simulate
 
 STUDY = """
 [study]
@@ -72,8 +75,16 @@ def test_simulate_writes_the_run_folder_of_the_contract(tmp_path: Path, capsys: 
     assert (tmp_path / "out" / "ledgers" / "CCU.jsonl").exists()
 
 
-def test_simulate_equals_fit(tmp_path: Path) -> None:
+def test_simulate_equals_fit_and_ends_with_the_answer_and_the_next_command(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
     assert run("simulate", study(tmp_path), "--out", tmp_path / "out") == 0
+    printed = " ".join(capsys.readouterr().out.split())
+    page = write_report(RunFolder(tmp_path / "out")).read_text(encoding="utf-8")
+    for sentence in in_words(RunFolder(tmp_path / "out"))[:2]:
+        assert sentence in printed and escape(sentence) in page
+    assert "Privacy: no privacy bound." in printed and "Stopped after 6 of at most 6 rounds." in printed
+    assert f"Next: polyclinic report {tmp_path / 'out'}" in printed.replace("\n", "")
     m = pc.TRIP(rank=4, rounds=6, seed=0).fit(pc.datasets.icu_network(patients=300, seed=0))
     assert all(np.array_equal(model(tmp_path / "out")[f"factor{n}"], f) for n, f in enumerate(m.factors_, start=1))
 
@@ -99,7 +110,7 @@ def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder / "whole"
 
 
-@pytest.mark.parametrize("stop", [signal.SIGINT, signal.SIGKILL])
+@pytest.mark.parametrize("stop", [signal.SIGKILL, pytest.param(signal.SIGINT, marks=pytest.mark.slow)])
 def test_interrupted_run_resumes_to_the_same_model(tmp_path: Path, whole: Path, stop: signal.Signals) -> None:
     path = study(tmp_path, rounds=30)
     command = [sys.executable, "-m", "polyclinic.cli", "simulate", str(path), "--out", str(tmp_path / "cut")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module
@@ -16,7 +17,8 @@ __all__ = ["VERBS", "main", "module_of", "verbs"]
 
 GROUPS: Final = {  # group -> verb -> what it does. A verb's module is imported only when the verb is used.
     "Try": {
-        "demo": "Fit every method on six generated hospitals, write a report.",
+        "warm": "Compile the kernels once, so that first fits are fast.",
+        "demo": "Fit and compare methods on generated hospitals, write a report.",
         "simulate": "Run a study over several sites in one process.",
     },
     "Results": {
@@ -48,6 +50,7 @@ VERBS: Final = {verb: text for group in GROUPS.values() for verb, text in group.
 # in cli/node, the others in cli/study
 NODE: Final = ("check", "coordinator", "courier", "dossier", "ledger", "site", "web")
 
+COMPLETE: Final = "_POLYCLINIC_COMPLETE"
 EXITS: Final = "Exit codes: 0 done, 2 configuration, 3 data, 4 refused, 5 peer lost."
 
 
@@ -92,6 +95,8 @@ def usage() -> str:
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point of the command ``polyclinic``."""
     args = list(sys.argv[1:] if arguments is None else arguments)
+    if COMPLETE in os.environ:  # asked by the shell: eval "$(_POLYCLINIC_COMPLETE=source_bash polyclinic)"
+        _completion(os.environ.get("COMP_WORDS", "").split()[1:2])(args=[], prog_name="polyclinic")
     if not args or args[0] in ("-h", "--help", "help"):
         sys.stdout.write(usage())
         sys.exit(0 if args else 2)
@@ -138,6 +143,21 @@ def _run(verb: str, args: list[str]) -> int:
             e.show()
             return 2
         raise
+
+
+def _completion(typed: Sequence[str]) -> Typer:
+    """Return all verbs for the shell's completion. Only the verb that was typed is imported with its options."""
+    import typer
+
+    app = typer.Typer(add_completion=True)
+    for verb, text in verbs().items():
+        command = _command(verb) if verb in typed else application()
+        only = command.registered_commands[0].callback if len(command.registered_commands) == 1 else None
+        if only is not None and not command.registered_groups:
+            app.command(verb, help=text)(only)
+        else:
+            app.add_typer(command, name=verb, help=text)
+    return app
 
 
 def _told(verb: str) -> str:

@@ -100,7 +100,7 @@ def follow(title: str, rounds: int | None = None, *, quiet: bool = False) -> Ite
 
 
 def figure_of(figures: Mapping[str, Any]) -> str:
-    """The one figure that tells how far a fit is.
+    """Return the one figure that shows how far a fit is.
 
     >>> figure_of({"seconds": 3.2, "rmse_full": 0.050307})
     'rmse_full 0.050307'
@@ -111,7 +111,7 @@ def figure_of(figures: Mapping[str, Any]) -> str:
 
 @contextmanager
 def busy(title: str, *, quiet: bool = False) -> Iterator[None]:
-    """A sign of life for work without rounds; silent when piped or ``quiet``."""
+    """Show a heartbeat for work without rounds. Silent when piped or ``quiet``."""
     if quiet or not (console.is_terminal or console.is_jupyter):
         yield
         return

@@ -25,6 +25,9 @@ class CohortRule(TomlSection):
     sha256: str | None = Field(
         None, pattern=r"^[0-9a-f]{64}$", description="Digest of that file: it runs only if the owner's has the same."
     )
+    atlas: str | None = Field(
+        None, description="OMOP: JSON file of an ATLAS cohort definition; it travels in the study."
+    )
     first: dict[str, tuple[str, ...]] = Field(
         default_factory=dict,
         description="First visit with one of these codes of every kind named, e.g. {diagnosis = ['I50'], visits = ['inpatient']}.",
@@ -34,7 +37,7 @@ class CohortRule(TomlSection):
 
     @model_validator(mode="after")
     def _one_way(self) -> Self:
-        ways = [k for k in ("definition", "sql", "first") if getattr(self, k)]
+        ways = [k for k in ("definition", "sql", "atlas", "first") if getattr(self, k)]
         if len(ways) > 1:
             raise ValueError(f"{' and '.join(ways)}: choose one way to define the cohort")
         if (self.sql is None) != (self.sha256 is None):

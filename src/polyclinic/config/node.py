@@ -28,7 +28,7 @@ class SiteIdentity(TomlSection):
     resume_for: str = Field(
         "14d",
         pattern=r"^(none|keep|\d+[dh])$",
-        description="How long a study that stopped may go on; then its data go.",
+        description="How long a stopped study may be resumed. Then its data are deleted.",
     )
     device: Literal["cpu", "cuda", "auto"] = Field(
         "cpu", description="Where this hospital computes; results do not depend on it beyond the last digits."
@@ -65,10 +65,10 @@ class Node(TomlFile):
         """Whether a fault in one patient's records leaves out that patient only, as in a study with a formal guarantee."""
         return self._skip_faulty
 
-    def with_time_format(self, time_format: str | None) -> Node:
-        """Return the same node, whose times are written in this format."""
+    def with_source(self, **changed: object) -> Node:
+        """Return the same node with other keys of its source."""
         node = self.named(self.name)
-        return node.model_copy(update={"source": self.source.model_copy(update={"time_format": time_format})})
+        return node.model_copy(update={"source": self.source.model_copy(update=changed)})
 
     def skipping_faulty(self) -> Node:
         """Return the same node, whose readers leave out a patient instead of refusing the source."""

@@ -67,7 +67,7 @@ class StudyRule(TomlSection):
         None,
         ge=0,
         le=20,
-        description="Halvings of the patients on which phenotypes must come back; default 1 for phenotypes by sums without [privacy], else 0.",
+        description="Split-half repeats of the replication test. Default: 1 for phenotypes by sums without [privacy], else 0.",
     )
 
 
@@ -97,7 +97,7 @@ class TensorRule(TomlSection):
     )
     alignment: Literal["ring", "union"] | None = Field(
         None,
-        description="Modes without a public list: agree on codes by the ring (nobody shows a code), or show the lists.",
+        description="Modes without a public list: agree on codes by private vocabulary alignment (no site shows a code), or show the lists.",
     )
     side_by_side: bool = Field(
         False, description="One mode of all codes, one code a cell, instead of codes that occur together."
@@ -176,7 +176,10 @@ class MethodRule(BaseModel):
 
     model_config = ConfigDict(frozen=True, extra="allow")
 
-    name: str = Field(min_length=1, description="trip, dpfact, localtf, dpem, cpals, cpsgd, unpsl, gaussianmixture ...")
+    name: str = Field(
+        min_length=1,
+        description="topics, dpem, trip, sumals, dpfact, localtf, unpsl, gaussianmixture ... Default for a tensor: topics, with [privacy] dpem.",
+    )
 
     @property
     def parameters(self) -> dict[str, Any]:

@@ -28,7 +28,8 @@ class MonitorRule(TomlSection):
     notify: str | None = Field(
         None,
         min_length=1,
-        description="Command that is run, without a shell, when the owner is asked, a study failed, or a certificate ends soon; "
+        description="Command that is run, without a shell, on events: the owner is asked, a study failed, the node is down, "
+        "the coordinator or the data are away, a certificate ends soon; "
         "one JSON object on its standard input.",
     )
     every: float = Field(15.0, ge=1.0, le=3600.0, description="Seconds between two looks.")
@@ -42,11 +43,11 @@ class MonitorRule(TomlSection):
 
 
 class CourierRule(TomlSection):
-    """``[courier]``: studies through folders that somebody carries (SFTP, rsync, S3, a stick); no socket is opened."""
+    """``[courier]``: Studies through folders that people or tools copy (SFTP, rsync, S3, a USB stick). No socket is opened."""
 
     inbox: str = Field(min_length=1, description="Folder where files for this site appear.")
     outbox: str = Field(min_length=1, description="Folder from which files of this site are taken.")
     every: float = Field(1.0, gt=0, le=3600.0, description="Seconds between two checks of the inbox.")
     resend: float = Field(
-        60.0, gt=0, description="Seconds after which a letter to another site without a receipt is written again."
+        60.0, gt=0, description="Seconds after which a message to another site without a receipt is written again."
     )

@@ -51,6 +51,9 @@ class Source(TomlSection):
         "standard", description="omop: standard concepts or source codes; eicu: ICD-9, or (source) diagnosisstring."
     )
     split: str | None = Field(None, description="Column that divides the patients into sites (simulation).")
+    elsewhere: int | None = Field(
+        None, ge=0, description="At how many other hospitals a patient may be. None: unknown."
+    )
     features: str | None = Field(None, description="matrix: CSV or Parquet, one row a patient.")
     label: str | None = Field(None, description="files, matrix: column of the outcome or class.")
     positive: tuple[str, ...] = Field((), description="Values of label that mean yes; empty: 1, true, yes.")

@@ -17,7 +17,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.plugins import did_you_mean, next_door, plugged
 
 CENTRAL: Final = frozenset({"cpals", "cpsgd"})  # methods that see the union: nothing is aggregated
-GENERATORS: Final = ("icu_network", "planted_counts", "planted_four_mode")  # of polyclinic.datasets, for [data]
+GENERATORS: Final = ("icu_network", "planted_counts")  # of polyclinic.datasets, for [data]
 
 
 class SiteEntry(TomlSection):
@@ -66,6 +66,8 @@ class Generated(BaseModel):
 
     def words(self) -> str:
         """The outcome that these patients were given, for people."""
+        if self.dataset.startswith("load_"):  # open data of real or synthetic claims: their loader chooses the outcome
+            return f"the outcome of {self.dataset.removeprefix('load_')}"
         return f"{'mortality' if self.dataset == 'icu_network' else 'outcome'} of the generated patients"
 
     @property
@@ -118,6 +120,15 @@ class Study(TomlFile):
             out["labels"] = {k: people[k] for k in ("outcome", "days") if k in people}  # [labels] is the short form
         return out
 
+    @model_validator(mode="before")
+    @classmethod
+    def _method_of_codes(cls, values: object) -> object:
+        """A study of codes may leave the method to the evidence (docs/howto/which-method.md)."""
+        method = values.get("method") if isinstance(values, dict) and "features" not in values else None
+        if not isinstance(values, dict) or not isinstance(method, dict):
+            return values
+        return {**values, "method": {"name": "dpem" if values.get("privacy") else "topics", **method}}
+
     @classmethod
     def _together(cls, values: Mapping[str, Any]) -> list[str]:
         def section(name: str) -> dict[str, Any]:
@@ -168,7 +179,7 @@ class Study(TomlFile):
     @property
     def minimum_patients(self) -> int:
         """Patients that a code must have at a site; 1 with ``[privacy]``, where counting them would be one more release."""
-        return self.rule().minimum_patients if self.privacy is None else 1
+        return 1 if self.privacy else self.rule().minimum_patients
 
     def chosen(self) -> MethodRule:
         """The ``[method]`` section, or an error that says that it is needed."""
@@ -187,9 +198,7 @@ class Study(TomlFile):
         """The node with the column that divides its patients into sites, where ``[sites] split`` names one."""
         if self.sites is None or not isinstance(self.sites.split, str):
             return node
-        split_node = node.model_copy(update={"source": node.source.model_copy(update={"split": self.sites.split})})
-        split_node._folder = node._folder
-        return split_node
+        return node.with_source(split=self.sites.split)
 
     def nodes(self) -> tuple[Node, ...]:
         """The hospitals named for a simulation, read from their node files; none for a generated network."""

@@ -1,4 +1,4 @@
-"""A TOML file, read and checked whole: all faults together, an unknown key with the known ones beside it."""
+"""A TOML file, read and checked whole: all faults together, an unknown key with the known ones next to it."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 A field that is missing, unknown or of another type is refused before anything is looked up, computed or written; so is a kind
 that is not one of these. A step or a public state is never taken from an ask: a site derives them, and an ask that names
-another number is told where the site stands. A refusal is one of eight words; no number, text or policy value leaves in it.
+another number is told where the site stands. A refusal is one of nine words; no number, text or policy value leaves in it.
 
     look       a sign of life; with ``full`` also what is public about the site
     take       one attempt at a sum: who is there, the totals since, the votes for the sums before. Number -1: agree on codes
@@ -40,7 +40,7 @@ MANY: Final = 100_000  # nodes of a study at most: 100 sites with 1,000 each; le
 MOST: Final = 2**62
 Key = tuple[int, int]  # number of a sum, attempt
 Stage = Literal["loading", "waiting", "ready", "refused"]
-Standing = Literal["open", "known", "burnt", "ended"]
+Standing = Literal["open", "known", "aborted", "ended"]
 M = TypeVar("M")
 V = TypeVar("V")
 

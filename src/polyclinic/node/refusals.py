@@ -1,4 +1,4 @@
-"""Refusals between hosts: eight words. Why in full stands in the site's own log and nowhere else.
+"""Refusals between hosts: nine words. Why in full stands in the site's own log and nowhere else.
 
 A text could quote a value, a number of patients or a limit of the owner's policy, and a refusal that depends on data is an
 answer to a question that nobody paid for. So an owner's rule, a budget that is spent and data that do not fit are one word.
@@ -10,14 +10,16 @@ from collections.abc import Mapping
 from typing import Final, Literal, get_args
 
 from polyclinic.errors import ConfigError, ListRefusal, MessageRefused, ProtocolMismatch
+from polyclinic.records.databases.engine import DataAway
 
-Why = Literal["version", "roster", "declined", "overlap", "disk", "disagrees", "malformed", "closed"]
+Why = Literal["version", "roster", "declined", "overlap", "away", "disk", "disagrees", "malformed", "closed"]
 
 SENTENCES: Final[Mapping[str, str]] = {
     "version": "version: it runs another version of Polyclinic",
     "roster": "roster: it is not on the roster under its own key",
     "declined": "declined: its owner's rules, its budget or its data do not allow it; its own log says why",
     "overlap": "overlap: with earlier exact studies this list of sites would give away one site's part",
+    "away": "data away: its database does not answer",
     "disk": "disk: it cannot write",
     "disagrees": "disagrees: it does not come to the same step or public state, or was not asked what follows from them",
     "malformed": "malformed: it cannot read what it was sent",
@@ -34,6 +36,8 @@ def why_of(error: BaseException) -> Why:
     """
     if isinstance(error, OSError) or isinstance(error.__cause__, OSError):
         return "disk"
+    if isinstance(error, DataAway):
+        return "away"
     if isinstance(error, ListRefusal):
         return "overlap"
     if isinstance(error, ProtocolMismatch):

@@ -20,6 +20,7 @@ from typing import Any, Final
 
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+from pydantic import ValidationError
 
 from polyclinic import __version__
 from polyclinic.config import Study, TimeRule
@@ -41,7 +42,7 @@ RELEASE: Final = re.compile(r"r\d{4}-[0-9a-f]{16}")  # an owner decides on studi
 WORDS: Final = 4000  # of a description
 NAME: Final = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,62}")  # of a site
 KEY: Final = re.compile(r"[0-9a-f]{64}")
-FILE: Final = re.compile(r"[0-9a-f]{64}\.csv")  # SHA-256 of the text
+FILE: Final = re.compile(r"[0-9a-f]{64}\.(csv|json)")  # SHA-256 of the text
 FILES, EACH, TEXTS = 32, 8 * 2**20, 16 * 2**20  # files of an order, bytes of one, bytes of all
 SITES: Final = 500
 LONGEST: Final = 7 * 86_400.0  # seconds that a sum may wait
@@ -65,7 +66,9 @@ class StudyOrder:
 
     id: str
     study: Mapping[str, Any]
-    files: Mapping[str, str]  # public lists that the study names: SHA-256 of the text and ".csv" -> text
+    files: Mapping[
+        str, str
+    ]  # lists and a cohort that the study names: SHA-256 of the text and ".csv" or ".json" -> text
     keys: Mapping[str, str]  # verification keys of sites and coordinator, hexadecimal
     quorum: int
     deadline: float
@@ -105,19 +108,18 @@ class StudyOrder:
         asked = self.study.get("privacy")
         return formal(PrivacyAsked.model_validate(asked) if asked else None, listed=self.listed)
 
-    def _seconds(self, key: str) -> float:
-        rule = StudyRule.model_validate({"name": "any", **self.study.get("study", {})})
-        return float(getattr(rule, key)) if self.formal else 0.0
+    def _rule(self) -> StudyRule:
+        return StudyRule.model_validate({"name": "any", **self.study["study"]})
 
     @property
     def pace(self) -> float:
         """Seconds between the times at which a site may answer; 0: at once."""
-        return self._seconds("pace")
+        return self._rule().pace if self.formal else 0.0
 
     @property
     def reading(self) -> float:
         """Seconds from an owner's agreement until the site says that it is ready; 0: at once."""
-        return self._seconds("reading")
+        return self._rule().reading if self.formal else 0.0
 
     @property
     def alignment(self) -> str | None:
@@ -149,6 +151,10 @@ class StudyOrder:
             <= WORDS,
             f"it names sections of a simulation ({', '.join(LOCAL)})": not any(self.study.get(k) for k in LOCAL),
         }
+        try:
+            self._rule()
+        except ValidationError as e:
+            checks |= {f"[study] {'.'.join(map(str, f['loc']))}: {f['msg']}": False for f in e.errors()}
         return [fault for fault, good in checks.items() if not good]
 
     def _party_faults(self) -> list[str]:
@@ -177,7 +183,7 @@ class StudyOrder:
         return faults + [
             f"file {name[:80]!r} is not named by the SHA-256 of its text, or is too long"
             for name, text in self.files.items()
-            if not FILE.fullmatch(name) or len(text) > EACH or _file_name(text) != name
+            if not FILE.fullmatch(name) or len(text) > EACH or _file_name(text, Path(name).suffix) != name
         ]
 
     def _named_files(self) -> dict[str, Any]:
@@ -186,6 +192,8 @@ class StudyOrder:
         named = {f"tensor.vocabulary.{k}": v for k, v in dict(tensor.get("vocabulary") or {}).items()}
         if tensor.get("ranges") is not None:
             named["tensor.ranges"] = tensor["ranges"]
+        if (self.study.get("cohort") or {}).get("atlas") is not None:
+            named["cohort.atlas"] = self.study["cohort"]["atlas"]
         codes = dict(self.study.get("codes") or {})
         return named | {f"codes.{k}.to": v["to"] for k, v in codes.items() if v.get("to", "normal") not in KNOWN}
 
@@ -246,14 +254,16 @@ def _carried(study: Study) -> tuple[dict[str, object], dict[str, str]]:
     values = {k: v for k, v in study.to_json().items() if k not in LOCAL}
     files: dict[str, str] = {}
 
-    def carry(place: dict[str, Any], key: str) -> None:
+    def carry(place: dict[str, Any], key: str, suffix: str = ".csv") -> None:
         path = study.path(place[key])
         if not path.is_file():
             raise ConfigError(f"study {study.name!r}: {path} is not there", hint="a study carries the files it names")
         text = path.read_bytes().decode("utf-8")
-        place[key] = _file_name(text)
+        place[key] = _file_name(text, suffix)
         files[place[key]] = text
 
+    if study.cohort is not None and study.cohort.atlas is not None:
+        carry(values["cohort"], "atlas", ".json")
     rule = values.get("tensor")
     if rule is not None:
         for kind in dict(rule.get("vocabulary", {})):
@@ -324,8 +334,8 @@ def _floor(adder: str, sites: int) -> int:
     return least_threshold(sites) if facts_of(adder).reveals == "total" else sites // 2 + 1
 
 
-def _file_name(text: str) -> str:
-    return f"{hashlib.sha256(text.encode()).hexdigest()}.csv"
+def _file_name(text: str, suffix: str) -> str:
+    return f"{hashlib.sha256(text.encode()).hexdigest()}{suffix}"
 
 
 def _digest(order: StudyOrder) -> bytes:
@@ -351,7 +361,7 @@ def read_order(text: str, coordinator: bytes) -> StudyOrder:
     except InvalidSignature:
         raise PolicyRefusal(
             "the study was not signed by the coordinator that this site joined",
-            hint="somebody forged it, or the coordinator has a new key: compare fingerprints and join again",
+            hint="it was forged, or the coordinator has a new key: compare fingerprints and join again",
         ) from None
     except (ValueError, TypeError, KeyError, AttributeError, RecursionError) as e:
         raise MessageRefused(f"not an order ({type(e).__name__})") from None

@@ -6,5 +6,4 @@ from collections.abc import Mapping
 from typing import Any, TypeAlias
 
 Json: TypeAlias = "dict[str, Json] | list[Json] | str | int | float | bool | None"
-JsonObject: TypeAlias = dict[str, Json]
 JsonMap: TypeAlias = Mapping[str, Any]  # as it was read: whoever takes a value out of it checks what it is

@@ -1,4 +1,4 @@
-"""The live page's server: one static page, JSON, server-sent events. On this machine only unless a token guards it."""
+"""The live page's server: one static page, JSON, server-sent events. On this machine only, guarded by a token."""
 
 from __future__ import annotations
 
@@ -13,14 +13,12 @@ from anyio import BrokenResourceError, ClosedResourceError
 from fastapi import Depends, FastAPI, HTTPException, Request
 from fastapi.responses import FileResponse, HTMLResponse, JSONResponse, PlainTextResponse, RedirectResponse, Response
 from fastapi.sse import EventSourceResponse, ServerSentEvent
-from pydantic import BaseModel, Field
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from polyclinic import __version__
 from polyclinic.errors import PolyclinicError
 from polyclinic.studies.run_folder import RunFolder
-from polyclinic.web.side_by_side import side_by_side
-from polyclinic.web.watch import PageWatch, find_outboxes, find_runs
+from polyclinic.web.watch import PageWatch, find_runs
 
 STATIC: Final = Path(__file__).parent / "static"
 STYLE: Final = Path(__file__).parent.parent / "report" / "templates" / "style.css"
@@ -33,39 +31,20 @@ POLICY: Final = (
 REPORT_POLICY: Final = (
     "sandbox allow-scripts; default-src 'none'; script-src 'unsafe-inline'; style-src 'unsafe-inline'; img-src data:"
 )
+LOCAL: Final = ("127.0.0.1", "localhost", "::1")  # a name of another web site that leads here is none of these
 COOKIE: Final = "polyclinic"
 EVERY: Final = 0.4  # seconds between looks at the folder
 
 
-class Decision(BaseModel):
-    """An owner's word on one release."""
-
-    outbox: str
-    id: str
-    approve: bool
-    by: str = Field(min_length=1, max_length=100)
-
-
-def is_local(host: str) -> bool:
-    """Whether an address can be reached from this machine only.
-
-    >>> is_local("127.0.0.1"), is_local("0.0.0.0")
-    (True, False)
-    """
-    return host in ("127.0.0.1", "localhost", "::1")
-
-
-def create_app(root: Path, *, token: str | None = None) -> FastAPI:
+def create_app(root: Path, *, token: str) -> FastAPI:
     """The application that serves runs under ``root``.
 
     Parameters
     ----------
     root
-        A run folder, or a folder of them; a site's folder for its outbox.
+        A run folder, or a folder of them.
     token
-        Asked of every request. None: only for a server that listens on this machine alone; then requests must name
-        this machine (another web site cannot reach it through a name of its own), and no decision is taken: any account
-        of this machine could send one.
+        Asked of every request: other accounts of this machine may not read a run.
     """
     app = FastAPI(title="Polyclinic", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     root = root.resolve()
@@ -100,13 +79,12 @@ def create_app(root: Path, *, token: str | None = None) -> FastAPI:
         return FileResponse(STATIC / name, media_type=FILES[name])
 
     _reading(app, root)
-    _deciding(app, root, token)
     app.add_middleware(_Closed)
     return app
 
 
 def _reading(app: FastAPI, root: Path) -> None:
-    """What can be read of the runs: their list, one of them as it goes, two side by side, the report."""
+    """What can be read of the runs: their list, one of them as it goes, the report."""
 
     @app.get("/api/runs")
     def runs() -> list[dict[str, object]]:
@@ -138,10 +116,6 @@ def _reading(app: FastAPI, root: Path) -> None:
                 yield ServerSentEvent(data=snapshot, event="state")
             await asyncio.sleep(EVERY)
 
-    @app.get("/api/compare")
-    def compare(a: str, b: str) -> dict[str, object]:
-        return side_by_side(_watch(root, a).path, _watch(root, b).path)
-
     @app.get("/report")
     def report(id: str) -> Response:
         path = _watch(root, id).path
@@ -153,30 +127,6 @@ def _reading(app: FastAPI, root: Path) -> None:
         fresh = file.is_file() and file.stat().st_mtime >= (path / "metrics.json").stat().st_mtime
         text = file.read_text(encoding="utf-8") if fresh else render(RunContents.read(path))
         return HTMLResponse(text, headers={"Content-Security-Policy": REPORT_POLICY})
-
-
-def _deciding(app: FastAPI, root: Path, token: str | None) -> None:
-    """What waits in the outboxes, and the owner's word on it."""
-
-    @app.get("/api/outbox")
-    def outbox() -> list[dict[str, object]]:
-        return [
-            {"outbox": name, "id": p.id, "state": p.state, "by": p.decided_by, **p.facts}
-            for name, box in find_outboxes(root).items()
-            for p in box.all()
-        ]
-
-    @app.post("/api/outbox")
-    def decide(decision: Decision, request: Request) -> dict[str, object]:
-        if token is None:
-            raise HTTPException(403, "decisions need the page's token: polyclinic web prints its address")
-        if request.headers.get("x-polyclinic") != "decide":  # a form of another site cannot send this header
-            raise HTTPException(403, "ask from the page itself")
-        box = find_outboxes(root).get(decision.outbox)
-        if box is None or decision.id not in {p.id for p in box.all()}:
-            raise HTTPException(404, "no such release")
-        done = box.decide(decision.id, approve=decision.approve, by=decision.by)
-        return {"id": done.id, "state": done.state, "by": done.decided_by}
 
 
 class _Closed:
@@ -199,17 +149,14 @@ def _watch(root: Path, id: str) -> PageWatch:
     return PageWatch(found[id])
 
 
-def _refusal(request: Request, token: str | None) -> Response | None:
+def _refusal(request: Request, token: str) -> Response | None:
     """Why a request is not answered; None if it is."""
-    host = request.headers.get("host", "")
-    origin = request.headers.get("origin")
+    host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if origin is not None and origin.split("://", 1)[-1] != host:
         return PlainTextResponse("requests from other sites are refused\n", 403)
-    if token is None:
-        name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
-        if not is_local(name.strip("[]")):
-            return PlainTextResponse("this page answers on this machine only\n", 403)
-        return None
+    name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
+    if name.strip("[]") not in LOCAL:
+        return PlainTextResponse("this page answers on this machine only\n", 403)
     shown = request.query_params.get("token", "") if request.url.path == "/" else ""
     if shown and secrets.compare_digest(shown.encode(), token.encode()):
         answer = RedirectResponse("/", 303)

@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import json
-import math
 import os
 import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.errors import ConfigError, LedgerError
-from polyclinic.privacy.accounting import accountant
-from polyclinic.privacy.accounting.accountant import Event, Unbounded
-from polyclinic.privacy.accounting.charge import Charge
-from polyclinic.privacy.gate.outbox import Outbox, Pending
-from polyclinic.privacy.ledger.entries import opened
+from polyclinic.errors import ConfigError
 from polyclinic.studies.run_folder import RunFolder
 
 QUIET: Final = 120.0  # seconds without news after which an unfinished run counts as stopped
@@ -35,12 +29,6 @@ def find_runs(root: Path) -> dict[str, Path]:
     runs = [p for p in found if not any(q != p and q in p.parents for q in found)]
     runs.sort(key=lambda p: -_changed(p))
     return {str(p.relative_to(root)) if p != root else root.resolve().name: p for p in runs}
-
-
-def find_outboxes(root: Path) -> dict[str, Outbox]:
-    """Every folder of releases that wait for an owner, under a folder."""
-    found = [p for p in _folders(root, DEPTH + 3) if p.name == "outbox"]
-    return {str(p.relative_to(root)): Outbox(p) for p in sorted(found)}
 
 
 def _folders(root: Path, depth: int) -> list[Path]:
@@ -75,11 +63,10 @@ class PageWatch:
         study, outcome = _file(self.path / "study.json"), _file(self.path / "outcome.json")
         finished = (self.path / "metrics.json").is_file()
         refusal = self.refusal()
-        waiting = [p for box in find_outboxes(self.path).values() for p in box.all() if p.state == "pending"]
         return {
             "name": ((study.get("study") or {}).get("study") or {}).get("name") or self.path.name,
             "method": ((study.get("study") or {}).get("method") or {}).get("name"),
-            "state": "stopped" if refusal else self._state(finished, waiting),
+            "state": "stopped" if refusal else self._state(finished),
             "changed": _changed(self.path),
             "guarantee": (outcome.get("privacy") or {}).get("guarantee"),
             "headline": refusal or (outcome.get("privacy") or {}).get("headline"),
@@ -105,7 +92,7 @@ class PageWatch:
             **self.brief(),
             "asked": asked,
             "metrics": {k: v for k, v in metrics.items() if k not in HIDDEN},
-            "sites": self._sites(study.get("sites") or [], asked),
+            "sites": self._sites(study.get("sites") or []),
             "messages": self._messages(),
             "history": [
                 {"round": h.get("round"), "bytes_up": h.get("bytes_up"), "bytes_down": h.get("bytes_down")}
@@ -113,11 +100,9 @@ class PageWatch:
             ],
         }
 
-    def _state(self, finished: bool, waiting: Sequence[Pending]) -> str:
+    def _state(self, finished: bool) -> str:
         if finished:
             return "finished"
-        if waiting:
-            return "waiting for the owner"
         said = _file(self.path / "status.json").get("state")  # of a study between hosts
         if said in ("stopped", "failed", "finished"):
             return "stopped" if said == "failed" else str(said)
@@ -125,79 +110,21 @@ class PageWatch:
             return "waiting for the sites"
         return "running" if time.time() - _changed(self.path) < QUIET else "stopped"
 
-    def _sites(self, names: Sequence[str], asked: Mapping[str, Any] | None) -> list[dict[str, object]]:
+    def _sites(self, names: Sequence[str]) -> list[dict[str, object]]:
         states: dict[str, str] = {}
         for e in map(_json, _lines(self.path / "events.jsonl")):
             if e.get("site") and e.get("event"):
                 states[str(e["site"])] = str(e["event"])
-        delta = float((asked or {}).get("delta", 1e-6))
-        ledgers = {f.name.removesuffix(".jsonl"): f for f in sorted((self.path / "ledgers").glob("*.jsonl"))}
-        out = []
-        for name in sorted({*names, *states, *ledgers}):
-            charges, when = _charges(ledgers[name]) if name in ledgers else ((), "")
-            last = charges[-1] if charges else None
-            out.append(
-                {
-                    "name": name,
-                    "state": states.get(name, "took part" if charges else "no news"),
-                    "releases": len(charges),
-                    "round": None if last is None else last.round,
-                    "step": None if last is None else last.step,
-                    "time": when,
-                    "spent": _spent(charges, delta),
-                }
-            )
-        return out
+        return [{"name": name, "state": states.get(name, "no news")} for name in sorted({*names, *states})]
 
     def _messages(self) -> list[dict[str, object]]:
-        """News for the owner: states of sites, refusals, burnt sums; newest last."""
+        """News for the owner: states of sites, refusals, aborted sums; newest last."""
         out = []
         for e in map(_json, _lines(self.path / "events.jsonl")):
             reasons = e.get("reasons") or []
             text = str(e.get("event", "")) + (f": {'; '.join(map(str, reasons))}" if reasons else "")
             out.append({"time": e.get("time", ""), "site": e.get("site", ""), "text": text[:500]})
         return out[-MESSAGES:]
-
-
-def _spent(charges: Sequence[Charge], delta: float) -> dict[str, object] | None:
-    """What a site has spent; never an epsilon without delta, adjacency and kind."""
-    if not charges:
-        return None
-    adjacency = "entry" if any(c.adjacency == "entry" for c in charges) else "patient"
-    events: list[Event] = [c.event for c in charges]
-    paid = [e for e in events if not isinstance(e, Unbounded)]
-    free = len(events) - len(paid)
-    bounded = bool(paid) and (not free or adjacency == "entry")
-    value = accountant.epsilon(paid, delta) if bounded else math.inf
-    proven = bounded and not free and adjacency == "patient" and all(c.formal for c in charges)
-    return {
-        "epsilon": value if math.isfinite(value) else None,
-        "delta": delta,
-        "adjacency": adjacency,
-        "kind": "formal so far" if proven else "heuristic" if bounded else "no bound",
-        "without_bound": free,
-    }
-
-
-def _charges(path: Path) -> tuple[tuple[Charge, ...], str]:
-    """Charges without taking the ledger's lock: a run that goes on must not wait for a page."""
-    stat = path.stat()
-    return _read_charges(path, stat.st_size, stat.st_mtime_ns)
-
-
-@lru_cache(maxsize=256)
-def _read_charges(path: Path, size: int, changed: int) -> tuple[tuple[Charge, ...], str]:
-    """The same as long as the file is the same."""
-    found, when = [], ""
-    for line in _lines(path):
-        try:
-            entry, _ = opened(line.encode())
-        except (ValueError, KeyError, TypeError, LedgerError):
-            continue
-        if entry.charge is not None:
-            found.append(entry.charge)
-            when = entry.time
-    return tuple(found), when
 
 
 def _lines(path: Path) -> list[str]:

@@ -58,7 +58,7 @@ def test_before_a_study_everything_is_said_from_study_and_policy(
     assert "Largest patient-level epsilon of all studies: 8.0." in text
     assert "Counts of patients from 1 to 19 are not shown" in text
     assert "removed after 90 days" in text
-    assert "nobody has signed" in text
+    assert "which is not signed" in text
 
 
 def test_after_a_run_everything_is_said_from_book_and_card(run: Path, capsys: pytest.CaptureFixture[str]) -> None:
@@ -128,9 +128,9 @@ def test_a_decision_in_the_book_is_in_the_trail(tmp_path: Path) -> None:
     """The site's own order: signed, asked here, accepted by a person."""
     pytest.importorskip("nvflare")
     from polyclinic.config import Study
+    from polyclinic.node.admission import membership
     from polyclinic.node.admission.offer import Offer
     from polyclinic.node.enrolment import federation as coordination
-    from polyclinic.node.enrolment import membership
     from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, private, write_json
 
     office = CoordinatorFolder(tmp_path / "coordinator")

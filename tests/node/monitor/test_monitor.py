@@ -25,9 +25,9 @@ import hospitals
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError
-from polyclinic.node.doctor.processes import Recorded, free_port, port_open
 from polyclinic.node.enrolment import folders
 from polyclinic.node.enrolment.folders import SiteFolder, append_event, read_events
+from polyclinic.node.enrolment.processes import Recorded, free_port, port_open
 from polyclinic.node.monitor.metrics import exposition
 from polyclinic.node.monitor.process import begin, finish
 from polyclinic.node.monitor.serve import StatusBoard, server

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, Final
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -25,11 +25,11 @@ app.command("doctor")(doctor.coordinator)
 for _command in COMMANDS:
     app.command()(_command)
 
-ENDED: Final = ("finished", "stopped", "failed")
 Wait = Annotated[
-    str | None,
-    typer.Option("--wait", help="Seconds to watch, or 'no'. Default: until the study ends."),
+    float | None, typer.Option("--wait", help="Seconds to watch. 0: do not. Default: until it ends.", min=0.0)
 ]
+
+Named = Annotated[str, typer.Argument(help="Id of the study, or its first characters.")]
 
 
 @app.command()
@@ -50,13 +50,14 @@ def start(
     from polyclinic.config.service import MonitorRule
     from polyclinic.errors import ConfigError
     from polyclinic.node.flare.coordinator_service import start as run
-    from polyclinic.node.monitor.process import begin
+    from polyclinic.node.monitor.process import begin, need_port
 
     home = home_of(folder)
     try:
         rule = MonitorRule(listen=monitor, notify=notify)
     except ValidationError as e:
         raise ConfigError(f"--monitor {monitor!r}: {e.errors()[0]['msg']}", hint="--monitor 127.0.0.1:9464") from None
+    need_port(home.path, rule)
     if foreground:  # this process becomes the server: the monitor has to be there before
         begin("coordinator", home.path, home.path, rule)
     value = run(home, foreground=foreground)
@@ -92,6 +93,8 @@ def status(folder: Folder, json_: Json = False) -> None:
         lines.append(f"asking to join: {', '.join(value['asking_to_join'])} (polyclinic coordinator requests)")
     if value["invited"]:
         lines.append(f"invited, not heard of yet: {', '.join(value['invited'])}")
+    if value["left"]:
+        lines.append(f"have left the federation: {', '.join(value['left'])}")
     if value["waiting_for"]:
         lines.append(
             "waiting for: " + ", ".join(_seen(n, value["sites"][n]["last_seen_seconds"]) for n in value["waiting_for"])
@@ -99,13 +102,19 @@ def status(folder: Folder, json_: Json = False) -> None:
     here = [n for n, s in value["sites"].items() if s["connected"]]
     if here:
         lines.append(f"connected: {', '.join(here)}")
-    for s in value["studies"]:
-        lines.append(f"study {s['study']}: {s['state']}, round {s['round']}")
-        if s["state"] not in ("finished", "running"):
-            lines += [f"  {s['what']}"] if s.get("what") else []
-            lines += [f"  - {f}" for f in s.get("faults", [])]
-            lines.append(f"  go on: polyclinic coordinator resume {folder} {s['study']}")
+    lines += [line for s in value["studies"] for line in _study_lines(folder, s)]
     say(value, json_, *lines)
+
+
+def _study_lines(folder: Path, s: Mapping[str, Any]) -> list[str]:
+    lines = [f"study {s['study']}: {s['state']}, round {s['round']}"]
+    lines += [f"  {n} waits for its owner since {since}" for n, since in s["waiting_for_owner"].items()]
+    lines += [f"  {n} waits for its database since {since}" for n, since in s["data_away"].items()]
+    if s["state"] not in ("finished", "running"):
+        lines += [f"  {s['what']}"] if s.get("what") else []
+        lines += [f"  - {f}" for f in s.get("faults", [])]
+        lines.append(f"  next: polyclinic coordinator resume {folder} {s['study']}")
+    return lines
 
 
 def _seen(name: str, seconds: float | None) -> str:
@@ -119,54 +128,40 @@ def _seen(name: str, seconds: float | None) -> str:
 def submit(
     folder: Folder,
     study: Annotated[Path, typer.Argument(help="The study file.")],
+    sites: Annotated[str, typer.Option(help="Sites that take part, with commas. Default: all approved.")] = "",
     wait: Wait = None,
     json_: Json = False,
 ) -> None:
-    """Sign a study for all approved sites and run it. Exit code 4 if a site declined."""
+    """Sign a study for its sites and run it. Exit code 4 if a site declined."""
     from polyclinic.config import Study
     from polyclinic.node.enrolment.federation import sign_study
     from polyclinic.node.flare.coordinator_service import need_running
 
-    home, patience = home_of(folder), _seconds(wait)
+    home = home_of(folder)
     need_running(home)
-    _run(home, sign_study(home, Study.read(study)), json_, patience)
+    _run(home, sign_study(home, Study.read(study), [n.strip() for n in sites.split(",") if n.strip()]), json_, wait)
 
 
 @app.command()
 def resume(
     folder: Folder,
-    study: Annotated[str, typer.Argument(help="Id of the study, or its first characters.")],
+    study: Named,
     wait: Wait = None,
     json_: Json = False,
 ) -> None:
     """Continue an interrupted study, to the same model."""
     from polyclinic.node.flare.coordinator_service import need_running, order_of
 
-    home, patience = home_of(folder), _seconds(wait)
+    home = home_of(folder)
     order = order_of(home, study)
     need_running(home)
-    _run(home, order, json_, patience)
-
-
-def _seconds(wait: str | None) -> float | None:
-    """``--wait``: None for ever, 0 for no."""
-    from polyclinic.errors import ConfigError
-
-    if wait is None or wait == "no":
-        return None if wait is None else 0.0
-    try:
-        seconds = float(wait)
-    except ValueError:
-        seconds = -1.0
-    if not 0.0 <= seconds < float("inf"):
-        raise ConfigError(f"--wait {wait!r} is neither a number of seconds nor 'no'")
-    return seconds
+    _run(home, order, json_, wait)
 
 
 def _run(home: CoordinatorFolder, order: StudyOrder, json_: bool, wait: float | None = None) -> None:
     """Follow a study to its end; with ``wait`` a process of its own does, and this command looks on for so many seconds."""
     from polyclinic.node.flare.coordinator_service import state_of
-    from polyclinic.node.flare.jobs import follow
+    from polyclinic.node.flare.jobs import ENDED, follow
     from polyclinic.protocol.outcome import Progress
 
     value = state_of(home, order)
@@ -195,7 +190,7 @@ def finish_run(
 ) -> None:
     """Publish what a study has found, say how it ended, and end with its exit code: 4 where sites declined, whose names are said."""
     from polyclinic.node.flare.result import read_model
-    from polyclinic.node.run_study import publish
+    from polyclinic.node.flare.run_study import publish
     from polyclinic.protocol.minimum_patients import models_of
 
     run = home.run(order.id)
@@ -241,7 +236,7 @@ def _news(event: dict[str, Any]) -> None:
         text = f"waiting for: {away}" if away else ""
     else:
         reasons = "; ".join(map(str, event.get("reasons") or []))
-        told = event["event"] in ("waiting", "lost", "refused", "bad")
+        told = reasons or event["event"] in ("waiting", "lost", "refused", "bad")
         text = f"{event['site']}: {event['event']}" + (f" ({reasons})" if reasons else "") if told else ""
     if text:
         console.print(text, soft_wrap=True)
@@ -251,8 +246,9 @@ def _watch(
     folder: CoordinatorFolder, order: StudyOrder, seconds: float, tell: Callable[[dict[str, object]], None]
 ) -> dict[str, object]:
     """Let a process of its own follow the study, watch it for so many seconds, and return how the study stands then."""
-    from polyclinic.node.doctor.processes import Recorded, alive, launch
+    from polyclinic.node.enrolment.processes import Recorded, alive, launch
     from polyclinic.node.flare.coordinator_service import progress, state_of
+    from polyclinic.node.flare.jobs import ENDED
 
     run = folder.run(order.id)
     note = folder.pids / f"follow-{order.id}.json"  # `coordinator stop` ends what is noted there

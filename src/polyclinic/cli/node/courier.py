@@ -1,4 +1,4 @@
-"""``polyclinic courier``: studies through folders that somebody carries; no socket is opened."""
+"""``polyclinic courier``: studies through folders that people or tools copy. No socket is opened."""
 
 from __future__ import annotations
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -11,21 +11,25 @@ import typer
 from polyclinic.cli.console import NODE, Json, NodeFile, say
 
 if TYPE_CHECKING:
-    from polyclinic.node.doctor.probe import Probe
+    from polyclinic.node.probe import Probe
 
 
-def site(node: NodeFile = NODE, json_: Json = False) -> None:
+def site(
+    node: NodeFile = NODE,
+    study: Annotated[Path | None, typer.Option(help="A study.toml: also checks its data as the study would.")] = None,
+    json_: Json = False,
+) -> None:
     """Find faults of this node and name the fix. Exit code 0 if there are none. Sends no patient data."""
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.doctor.probe import Probe
+    from polyclinic.node.admission.membership import undecided
     from polyclinic.node.doctor.probes import site_probes
     from polyclinic.node.enrolment.folders import SiteFolder
+    from polyclinic.studies.registry import read_study
 
-    try:
-        probes = site_probes(SiteFolder.of(node))
-    except ConfigError as e:
-        probes = [Probe("settings", "fault", "; ".join((e.what, *e.faults)), e.hint or "polyclinic site init")]
-    _tell(probes, json_)
+    def look() -> list[Probe]:
+        folder = SiteFolder.of(node)
+        return site_probes(folder, undecided(folder) if study is None else [(study.stem, read_study(study))])
+
+    _tell(look, json_)
 
 
 def coordinator(
@@ -33,21 +37,20 @@ def coordinator(
     json_: Json = False,
 ) -> None:
     """Find faults of this coordinator and name the fix. Exit code 0 if there are none."""
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.doctor.probe import Probe
     from polyclinic.node.doctor.probes import coordinator_probes
     from polyclinic.node.enrolment.folders import CoordinatorFolder
 
+    _tell(lambda: coordinator_probes(CoordinatorFolder(folder)), json_)
+
+
+def _tell(look: Callable[[], Sequence[Probe]], json_: bool) -> None:
+    from polyclinic.errors import ConfigError
+    from polyclinic.node.probe import Probe, first_fault
+
     try:
-        found = coordinator_probes(CoordinatorFolder(folder))
+        probes = look()
     except ConfigError as e:
-        found = [Probe("settings", "fault", "; ".join((e.what, *e.faults)), e.hint)]
-    _tell(found, json_)
-
-
-def _tell(probes: Sequence[Probe], json_: bool) -> None:
-    from polyclinic.node.doctor.probe import first_fault
-
+        probes = [Probe("settings", "fault", "; ".join((e.what, *e.faults)), e.hint or "polyclinic check node.toml")]
     faults = sum(p.state == "fault" for p in probes)
     warnings = sum(p.state == "warning" for p in probes)
     value = {"ok": not faults, "probes": [p.to_json() for p in probes]}

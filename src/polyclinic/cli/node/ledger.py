@@ -1,4 +1,4 @@
-"""``polyclinic ledger``: what a site has spent, whether the ledger is whole, and releases that wait for the owner."""
+"""``polyclinic ledger``: what a site has spent, whether the ledger is whole, and what a release holds."""
 
 from __future__ import annotations
 
@@ -40,11 +40,6 @@ def _files(path: Path) -> list[Path]:
     if not path.exists() and not path.with_name(path.name + ".head").exists():
         raise ConfigError(f"{path}: no such file", hint="name the ledger.jsonl of a site")
     return [path]
-
-
-def _box(path: Path) -> Outbox:
-    """The outbox of a node file, or the folder itself."""
-    return Outbox(outbox_of(Node.read(path)) if path.suffix == ".toml" else path)
 
 
 def _summary(ledger: Ledger, delta: float) -> list[dict[str, Any]]:
@@ -105,21 +100,27 @@ def verify(
         files = _files(path)
         for file in files:
             known = anchors.get(file.name) or (anchors.get("") if len(files) == 1 else None)
-            faults[str(file)] = list(_open(path, file).verify(anchor=known))
+            faults[str(file)] = _faults(_open(path, file), known, path)
     bad = {k: v for k, v in faults.items() if v}
     say({"whole": not bad, "ledgers": faults}, json_, *([] if bad else [f"{file}: whole" for file in faults]))
     if bad and json_:
         raise typer.Exit(LedgerError.exit_code)
     if bad:
         raise LedgerError(
-            "a ledger does not hold together; no release may leave",
+            "ledger check failed: releases are blocked",
             faults=[f"{k}: {f}" for k, v in bad.items() for f in v],
             hint="restore the file from a backup and find out who changed it",
         )
 
 
+def _faults(ledger: Ledger, anchor: SignedHead | None, path: Path) -> list[str]:
+    """What is wrong with a ledger by itself, and by the heads that other sites sent."""
+    by_others = [f for head in _witnessed(path) for f in ledger.against(head, "another party")]
+    return sorted({*ledger.verify(anchor=anchor), *by_others})
+
+
 def _open(given: Path, file: Path) -> Ledger:
-    """A book with its anchor, where the node file tells it."""
+    """Return a ledger with its anchor, where the node file names one."""
     return ledger_of(Node.read(given)) if given.suffix == ".toml" else Ledger(file)
 
 
@@ -168,7 +169,7 @@ def recover(
 
 
 def _witnessed(path: Path) -> list[SignedHead]:
-    """Heads of this site's own book that other sites showed it."""
+    """Return the heads of this site's ledger that other sites sent."""
     if path.suffix != ".toml":
         return []
     node = Node.read(path)
@@ -202,33 +203,13 @@ def export(
     say({"written": str(out)}, json_, f"written: {out}")
 
 
-Box = Annotated[Path, typer.Argument(help="The node file of a site (.toml), or its outbox folder.")]
-
-
 @app.command()
-def pending(path: Box, json_: Json = False) -> None:
-    """List releases that wait for the owner's decision."""
-    found = _box(path).all()
-    value = [{"id": p.id, "state": p.state, "by": p.decided_by, **p.facts} for p in found]
-    say({"releases": value}, json_, *(map(str, found) if found else ["nothing waits"]))
-
-
-@app.command()
-def read(path: Box, id: Annotated[str, typer.Argument(help="Which release.")], json_: Json = False) -> None:
-    """Show the exact values of a release."""
-    arrays = _box(path).read(id).arrays
-    value = {"id": id, "arrays": {k: v.tolist() for k, v in arrays.items()}}
-    say(value, json_, *(f"{name} {a.shape}:\n{a}" for name, a in arrays.items()))
-
-
-@app.command()
-def approve(
-    path: Box,
+def read(
+    node: Annotated[Path, typer.Argument(help="The node file of a site.")],
     id: Annotated[str, typer.Argument(help="Which release.")],
-    by: Annotated[str, typer.Option("--by", help="Who decides.")],
-    reject: Annotated[bool, typer.Option("--reject", help="Reject it instead.")] = False,
     json_: Json = False,
 ) -> None:
-    """Approve or reject a release. The decision is final."""
-    done = _box(path).decide(id, approve=not reject, by=by)
-    say({"id": done.id, "state": done.state, "by": done.decided_by}, json_, str(done))
+    """Show the exact values of a release."""
+    arrays = Outbox(outbox_of(Node.read(node))).read(id).arrays
+    value = {"id": id, "arrays": {k: v.tolist() for k, v in arrays.items()}}
+    say(value, json_, *(f"{name} {a.shape}:\n{a}" for name, a in arrays.items()))

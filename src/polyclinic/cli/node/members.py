@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -20,7 +21,7 @@ def _folder(path: Path) -> CoordinatorFolder:
     import os
 
     from polyclinic.node.enrolment.folders import CoordinatorFolder
-    from polyclinic.node.flare import need_flare
+    from polyclinic.node.flare_package import need_flare
 
     need_flare()
     os.umask(0o077)
@@ -44,7 +45,7 @@ def init(
     folder: Folder,
     site: Annotated[list[str], typer.Option("--site", help="Site to invite. Repeat for each site.")],
     host: Annotated[str, typer.Option(help="Host name at which sites reach the coordinator.")] = "localhost",
-    port: Annotated[int, typer.Option(help="Port for the sites.", min=1025, max=65535)] = 8202,
+    port: Annotated[int, typer.Option(help="Port for the sites. Hospitals reach 443 best.", min=1, max=65535)] = 8202,
     admin_port: Annotated[
         int, typer.Option(help="Port for the coordinator's own commands.", min=1025, max=65535)
     ] = 8203,
@@ -115,7 +116,9 @@ def requests(folder: Folder, json_: Json = False) -> None:
 
 def approve(
     folder: Folder,
-    site: Annotated[str, typer.Argument(help="Site that asks to join, or its request file.")],
+    site: Annotated[
+        str | None, typer.Argument(help="Site that asks to join, or its request file. Default: each that asks.")
+    ] = None,
     fingerprint: Annotated[
         str | None, typer.Option(help="Fingerprint read by the owner. Refused if different.")
     ] = None,
@@ -124,29 +127,45 @@ def approve(
 ) -> None:
     """Sign a site's certificate after comparing fingerprints."""
     from polyclinic.errors import ConfigError
+    from polyclinic.node.enrolment.invitation import entries
+
+    home = home_of(folder)
+    if yes and fingerprint is None:
+        raise ConfigError("--yes needs --fingerprint: a person must compare it first")
+    if site is not None:
+        value, text = _approve(home, site, fingerprint, json_)
+        say(value, json_, text)
+        return
+    asking = [n for n, e in entries(home).items() if e.state == "waiting"]
+    if not asking or fingerprint is not None:
+        what = "no site asks to join" if not asking else "--fingerprint needs the name of its site"
+        raise ConfigError(what, hint=f"polyclinic coordinator requests {folder}")
+    results = [_approve(home, name, None, json_) for name in asking]
+    say({"approved": [value for value, _ in results]}, json_, *(text for _, text in results))
+
+
+def _approve(home: CoordinatorFolder, site: str, fingerprint: str | None, json_: bool) -> tuple[dict[str, object], str]:
+    """Approve one site: what was done, for machines and in words."""
     from polyclinic.node.enrolment import federation as coordination
     from polyclinic.node.enrolment.authority import read_request
     from polyclinic.node.enrolment.folders import read_json
     from polyclinic.node.flare.coordinator_service import readmit
 
-    home = home_of(folder)
     file = Path(site) if site.endswith(".json") or "/" in site else None
-    made = read_request(read_json(file) if file is not None else coordination.waiting(home, site).request)
-    if yes and fingerprint is None:
-        raise ConfigError("--yes needs --fingerprint: somebody must have compared it")
-    if not yes and fingerprint is None:
-        asked = f"site {made.site!r}, fingerprint {made.fingerprint}: is this what its owner reads?"
-        typer.confirm(asked, abort=True, err=json_)
-    before = read_json(home.sites).get(made.site, {}) if home.sites.exists() else {}
+    request = read_request(read_json(file) if file is not None else coordination.waiting(home, site).request)
+    if fingerprint is None:
+        question = f"site {request.site!r}, fingerprint {request.fingerprint}: is this what its owner reads?"
+        typer.confirm(question, abort=True, err=json_)
+    known = read_json(home.sites).get(request.site, {}) if home.sites.exists() else {}
     if file is not None:
         path, mark = coordination.approve(home, file, fingerprint)
-        text = f"send this to {made.site}: {path}"
+        text = f"send this to {request.site}: {path}"
     else:
         path, mark = coordination.approve_site(home, site, fingerprint)
         text = f"{site} is approved ({mark}); its `site join` receives the certificate by itself"
-    if before.get("revoked"):
-        readmit(home, made.site)
-    say({"site": made.site, "fingerprint": mark, "approval": str(path)}, json_, text)
+    if known.get("revoked"):
+        readmit(home, request.site)
+    return {"site": request.site, "fingerprint": mark, "approval": str(path)}, text
 
 
 def reject(
@@ -159,23 +178,13 @@ def reject(
     say({"site": site, "rejected": mark}, json_, f"the request {mark} of {site} is rejected")
 
 
-def roster(folder: Folder, json_: Json = False) -> None:
-    """Write the signed list of sites for `site pin`."""
-    from polyclinic.node.enrolment.federation import roster as write
-    from polyclinic.node.enrolment.folders import read_json
-
-    path = write(home_of(folder))
-    marks = read_json(path)["fingerprints"]
-    say({"roster": str(path), "sites": marks}, json_, "\n".join([*(f"{n}  {m}" for n, m in marks.items()), str(path)]))
-
-
 def renew(
     folder: Folder,
     site: Annotated[str | None, typer.Argument(help="Site. Default: the coordinator itself.")] = None,
     json_: Json = False,
 ) -> None:
     """Sign a new certificate. The site fetches it with `site renew`."""
-    from polyclinic.node.enrolment.renewal import renew_server, renew_site
+    from polyclinic.node.admission.renewal import renew_server, renew_site
 
     home = home_of(folder)
     if site is None:
@@ -188,11 +197,19 @@ def renew(
     say({"renewed": site, "until": f"{until:%Y-%m-%d}", "approval": str(path)}, json_, text)
 
 
-def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the site.")], json_: Json = False) -> None:
+def revoke(
+    folder: Folder,
+    name: Annotated[str, typer.Argument(help="Name of the site.")],
+    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    json_: Json = False,
+) -> None:
     """Revoke a site. It gets no more messages or studies."""
     from polyclinic.node.flare.coordinator_service import revoke as out
 
-    out(home_of(folder), name)
+    home = home_of(folder)
+    if not yes and sys.stdin.isatty():
+        typer.confirm(f"revoke {name}? It takes part in no study any more", abort=True, err=json_)
+    out(home, name)
     say(
         {"revoked": name},
         json_,
@@ -200,4 +217,4 @@ def revoke(folder: Folder, name: Annotated[str, typer.Argument(help="Name of the
     )
 
 
-COMMANDS = (init, invite, requests, approve, reject, roster, renew, revoke)
+COMMANDS = (init, invite, requests, approve, reject, renew, revoke)

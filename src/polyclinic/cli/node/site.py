@@ -2,22 +2,22 @@
 
 from __future__ import annotations
 
-import hashlib
+import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polyclinic.cli import application
 from polyclinic.cli.console import NODE, Json, NodeFile, say
-from polyclinic.cli.node import doctor, site_init
+from polyclinic.cli.node import doctor, erasing, site_init
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import SiteFolder
 
 app = application(no_args_is_help=True, help="Run a hospital's node.")
 app.command("init")(site_init.command)
-app.command("erase")(site_init.erase)
+app.command("erase")(erasing.erase)
 app.command("doctor")(doctor.site)
 
 
@@ -40,10 +40,10 @@ def join(
     json_: Json = False,
 ) -> None:
     """Create this site's keys, request to join, wait for approval."""
-    from polyclinic.node.flare import need_flare
+    from polyclinic.node.flare_package import need_flare
 
     need_flare()
-    from polyclinic.node.enrolment.membership import complete, request, send
+    from polyclinic.node.admission.membership import complete, request, send
 
     folder = _folder(node)
     path, marks = request(folder, invite)
@@ -79,9 +79,9 @@ def pin(
     json_: Json = False,
 ) -> None:
     """Pin the other sites' keys after comparing fingerprints."""
+    from polyclinic.node.admission.membership import fetch_roster
+    from polyclinic.node.admission.membership import pin as remember
     from polyclinic.node.enrolment.folders import read_json
-    from polyclinic.node.enrolment.membership import fetch_roster
-    from polyclinic.node.enrolment.membership import pin as remember
 
     folder = _folder(node)
     value = read_json(roster) if roster is not None else fetch_roster(folder)
@@ -101,11 +101,11 @@ def renew(
     json_: Json = False,
 ) -> None:
     """Get a new certificate for this site's keys. Keys, ledger and studies stay."""
-    from polyclinic.node.flare import need_flare
+    from polyclinic.node.flare_package import need_flare
 
     need_flare()
-    from polyclinic.node.doctor.processes import Recorded, alive
-    from polyclinic.node.enrolment.renewal import renew as ask
+    from polyclinic.node.admission.renewal import renew as ask
+    from polyclinic.node.enrolment.processes import Recorded, alive
 
     folder = _folder(node)
     until = ask(folder, approval)
@@ -132,13 +132,15 @@ def leave(
     json_: Json = False,
 ) -> None:
     """Leave the federation and destroy this site's keys. Data and ledger stay."""
-    from polyclinic.node.enrolment.membership import leave as go
+    from polyclinic.node.admission.membership import leave as go
 
     folder = _folder(node)
     if not yes:
         typer.confirm(f"destroy the keys of {folder.node.name} and leave the federation?", abort=True, err=json_)
-    aside = go(folder)
-    say({"left": folder.node.name, "aside": str(aside)}, json_, f"{folder.node.name} has left; its studies: {aside}")
+    place, untold = go(folder)
+    notice = f"tell the coordinator by telephone: {untold}" if untold else "the coordinator was told"
+    value = {"left": folder.node.name, "aside": str(place), "coordinator_told": not untold}
+    say(value, json_, f"{folder.node.name} has left; its studies: {place}", notice)
 
 
 @app.command()
@@ -148,14 +150,15 @@ def start(
     json_: Json = False,
 ) -> None:
     """Start this site's node."""
-    from polyclinic.node.flare import need_flare
+    from polyclinic.node.flare_package import need_flare
 
     need_flare()
     from polyclinic.node.flare.site_service import start as run
-    from polyclinic.node.monitor.process import begin
+    from polyclinic.node.monitor.process import begin, need_port
 
     folder = _folder(node)
     rule = folder.node.monitor
+    need_port(folder.path, rule)
     if foreground:  # this process becomes the node: the monitor has to be there before
         begin("site", node, folder.path, rule)
     value = run(folder, foreground=foreground)
@@ -167,7 +170,7 @@ def start(
 @app.command()
 def stop(node: NodeFile = NODE, json_: Json = False) -> None:
     """Stop this site's node and its workers."""
-    from polyclinic.node.flare import need_flare
+    from polyclinic.node.flare_package import need_flare
 
     need_flare()
     from polyclinic.node.flare.site_service import stop as end
@@ -182,7 +185,7 @@ def stop(node: NodeFile = NODE, json_: Json = False) -> None:
 @app.command()
 def status(node: NodeFile = NODE, json_: Json = False) -> None:
     """Show the site's status. Exit code 0 healthy, 3 data, 4 study refused, 5 offline."""
-    from polyclinic.node.flare import need_flare
+    from polyclinic.node.flare_package import need_flare
 
     need_flare()
     from polyclinic.node.flare.site_service import status as look
@@ -213,78 +216,43 @@ def review(
     node: NodeFile = NODE,
     accept: Annotated[str | None, typer.Option(help="Accept this study or release.")] = None,
     reject: Annotated[str | None, typer.Option(help="Reject this study or release.")] = None,
-    ahead: Annotated[
-        str | None,
-        typer.Option(help="Show all steps of this study and approve them now."),
-    ] = None,
-    by: Annotated[str, typer.Option(help="Who decides. Written to the ledger.")] = "owner",
     json_: Json = False,
 ) -> None:
-    """Show what is asked of this site, and decide. Exit code 4 if a study is refused."""
-    from polyclinic.node.flare import need_flare
+    """Show what is asked of this site, and decide. Exit code 4 if a study is refused.
+
+    Accepting a study covers every kind of release that the text names. With [policy] review = "each" every release waits.
+    The ledger keeps the operating-system user as the one who decided.
+    """
+    from polyclinic.node.flare_package import need_flare
 
     need_flare()
+    from polyclinic.node.admission.membership import pending, show, studies
+    from polyclinic.node.dossier.review import operating_system_user, study_text, take_decision
     from polyclinic.node.enrolment.folders import read_events
-    from polyclinic.node.enrolment.membership import decide, pending, show, studies
     from polyclinic.node.flare.site_service import in_fault
 
-    folder = _folder(node)
+    folder, who = _folder(node), operating_system_user()
     for name, yes in ((accept, True), (reject, False)):
-        if name is None:
-            continue
-        box = next((b for b, p in pending(folder) if p.id == name), None)
-        if box is not None:
-            box.decide(name, approve=yes, by=by)
-        else:
-            decide(folder, name, accept=yes, by=by)
+        if name is not None:
+            take_decision(folder, name, accept=yes, by=who)
     found, waiting = studies(folder), [p for _, p in pending(folder)]
     show(folder, found)
-    lines = [] if ahead is None else _ahead(folder, ahead, by)
+    lines = []
     for s in found:
         lines.append(f"study {s['study']}: {s['state']}")
         lines += [f"  - {r}" for r in s["reasons"] if r]
         if "method" in s and s["state"] != "finished":
-            lines += _told(s, folder)
+            lines += [f"  {x}" for label, text in study_text(folder, s) for x in (label, *(f"  {t}" for t in text))]
     for w in waiting:
         lines += [f"release {w}", *(f"  {x}" for x in w.facts.get("words", ()))]
-    asked = [s["study"] for s in found if s["state"] == "waiting"]
+    asked = [s["study"] for s in found if s["state"] == "waiting"] + [w.id for w in waiting]
     if asked:
         lines.append(f"decide: polyclinic site review --accept {asked[0]} (or --reject)")
     shown = {"studies": found, "releases": [str(w) for w in waiting]}
     say(shown, json_, "\n".join(lines) or "nothing was asked of this site yet")
+    if asked and not json_ and sys.stdin.isatty() and accept is None and reject is None:
+        answer = typer.prompt(f"{asked[0]}: accept, reject, or decide later?", default="later")
+        if answer in ("accept", "reject"):
+            take_decision(folder, asked[0], accept=answer == "accept", by=who)
     if "refused" in in_fault(read_events(folder.events)).values():  # now: an old refusal does not stick
         raise typer.Exit(4)
-
-
-def _told(s: dict[str, Any], folder: SiteFolder) -> list[str]:
-    from polyclinic.node.enrolment.membership import unpinned
-
-    strangers, me = unpinned(folder, s), folder.node.name
-    mark = {n: "this site" if n == me else "NOT PINNED" if n in strangers else "pinned" for n in s["roster"]}
-    return [f"  {x}" for x in s["words"]] + [f"  site {n}: {mark[n]}" for n in s["roster"]]
-
-
-def _ahead(folder: SiteFolder, study: str, by: str) -> list[str]:
-    """Approve every step of an order by its name, and say in words what was approved."""
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.enrolment.folders import private
-    from polyclinic.node.enrolment.membership import named
-    from polyclinic.privacy.gate.owner_rules import ledger_of
-    from polyclinic.privacy.gate.review import AHEAD, list_ahead
-    from polyclinic.privacy.ledger.entries import Approve
-    from polyclinic.protocol.aggregators import facts_of
-    from polyclinic.studies import registry
-
-    order = named(folder, study)
-    method = registry.ordered(order.parsed(private(folder.study(order.digest) / "files")))
-    steps = list_ahead(method.facts, facts_of(order.aggregation))
-    if not steps:
-        raise ConfigError(
-            f"{method.name!r} says nothing about its steps", hint="its releases have to be read as they come"
-        )
-    text = [line for name in steps for line in (*steps[name][:1], *(f"  {x}" for x in steps[name][1:]))]
-    shown = hashlib.sha256("\n".join(text).encode()).hexdigest()
-    book = ledger_of(folder.node)
-    for name in steps:
-        book.write(Approve(order.digest, name, AHEAD, by, f"shown {shown}"))
-    return [*text, f"approved ahead by {by}: {', '.join(steps)}"]

@@ -1,10 +1,8 @@
-"""``polyclinic site init`` and ``site erase``: a commented node file to start from, and the way to forget everything."""
+"""``polyclinic site init``: a commented node file to start from."""
 
 from __future__ import annotations
 
 import json
-import os
-import shutil
 import sys
 import tomllib
 from collections.abc import Mapping
@@ -20,13 +18,13 @@ TEMPLATE = """\
 # node.toml: where this hospital's data are. It never leaves the hospital. Check it with: polyclinic check node.toml
 [site]
 name = {name}              # unique in the federation
-folder = "site"            # tensors, caches, checkpoints; erase it with: polyclinic site erase node.toml
+folder = "site"            # tensors, caches, checkpoints; delete patient data: polyclinic site erase node.toml
 
 [source]
 {source}
 
 [policy]                   # what the owner of the data allows; checked before every release
-min_patients = 20          # with fewer patients this site takes no part
+min_patients = 20          # exact studies: with fewer patients this site takes no part
 min_cell = 11              # smaller counts are not shown in any report
 min_sites = 3              # with fewer sites this site takes no part
 review = "names"           # none | names | each: which releases wait for approval
@@ -34,7 +32,7 @@ review = "names"           # none | names | each: which releases wait for approv
 # max_epsilon_per_study = 1.0      # patient-level bound of one study, re-runs included (at delta = 1e-6)
 # max_epsilon_total = 4.0          # patient-level bound over all studies
 
-# [ledger]                 # every release is written down before it leaves; default: beside this file
+# [ledger]                 # every release is written down before it leaves; default: next to this file
 # [keys]                   # made by: polyclinic site join
 """
 
@@ -68,63 +66,6 @@ def command(
     out.write_text(text, encoding="utf-8")
     out.chmod(0o600)
     _say({"site": name, "node": str(out)}, json_, "")
-
-
-def erase(
-    node: Annotated[Path, typer.Argument(help="The hospital's node.toml.")],
-    study: Annotated[str | None, typer.Option(help="Only this study: data, states, releases, results.")] = None,
-    data: Annotated[bool, typer.Option("--data", help="Patient data of all studies.")] = False,
-    results: Annotated[bool, typer.Option("--results", help="Results (memberships) of all studies.")] = False,
-    all_: Annotated[bool, typer.Option("--all", help="The whole folder with keys and pins (default).")] = False,
-    by: Annotated[str, typer.Option(help="Who decides. Written to the ledger.")] = "owner",
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
-    json_: Json = False,
-) -> None:
-    """Erase a study, its data or the whole node folder. The source data and the ledger stay."""
-    from polyclinic.config import Node
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.doctor.processes import alive, recorded
-    from polyclinic.privacy.gate.owner_rules import ledger_of
-    from polyclinic.privacy.ledger.entries import Erase
-    from polyclinic.privacy.ledger.ledger import Ledger
-
-    chosen = [w for w, on in (("study", study is not None), ("data", data), ("results", results), ("all", all_)) if on]
-    if len(chosen) > 1:
-        raise ConfigError(f"erase one thing at a time, not {' and '.join(chosen)}")
-    read = Node.read(node)
-    home, near = read.home.resolve(), read.folder.resolve()
-    if home == near or near not in home.parents or home.is_symlink():
-        raise ConfigError(
-            f"{home} is not a folder of its own beside {node}", hint="erase it by hand, or give [site] folder a name"
-        )
-    if not home.exists():
-        _say({"site": read.name, "folder": str(home), "erased": False}, json_, f"{home}: nothing there\n")
-        return
-    if any(alive(p) for p in recorded(home / "federation" / "pids")):
-        raise ConfigError(f"site {read.name!r} is running", hint=f"polyclinic site stop --node {node}")
-    # one that an earlier version began in the folder moves out; one put there by hand is refused
-    book = ledger_of(read)
-    if chosen and chosen != ["all"]:
-        from polyclinic.node.admission.retention import erase as forget
-        from polyclinic.node.enrolment.folders import SiteFolder
-
-        if not yes:
-            typer.confirm(f"erase {chosen[0]} {study or 'of all studies'} of {read.name}?", abort=True, err=json_)
-        files = forget(SiteFolder.of(node), chosen[0], by=by, study=study or "")
-        told = f"{read.name}: {files} files of {chosen[0]} {study or ''} erased; keys, pins and book stay\n"
-        _say({"site": read.name, "what": chosen[0], "files": files, "erased": True}, json_, told)
-        return
-    files = sum(len(names) for _, _, names in os.walk(home))
-    if not yes:
-        typer.echo(
-            f"{home}: {files} files go, the site's keys and pins among them; the book {book.path} stays", err=json_
-        )
-        if typer.prompt("type the site's name to erase them", err=json_) != read.name:
-            raise typer.Abort
-    shutil.rmtree(home)
-    if book.path is not None and book.path.exists():  # its anchor went with the folder
-        Ledger(book.path, site=read.name).write(Erase("all", files, by))
-    _say({"site": read.name, "folder": str(home), "erased": True}, json_, f"{home}: erased\n")
 
 
 def _say(value: Mapping[str, object], json_: bool, text: str) -> None:

@@ -20,10 +20,11 @@ def command(
     out: Annotated[Path, typer.Option(help="New folder for adapted.html, adapted.json, adapted.phenotypes.")],
     own: Annotated[str, typer.Option(help="Own phenotypes: auto, or a number.")] = "auto",
     study: Annotated[Path | None, typer.Option(help="study.toml with [tensor], if the model has no rule.")] = None,
+    before: Annotated[Path | None, typer.Option(help="node.toml of this hospital's earlier records.")] = None,
     min_coverage: Annotated[float, typer.Option(help="Minimum share of events with known codes.")] = 0.5,
     json_: Json = False,
 ) -> None:
-    """Fit gap, drift and own phenotypes of this hospital beside the network's. Nothing is sent."""
+    """Compare this hospital with the network: fit, drift, own phenotypes."""
     from polyclinic.cli.study.apply import phenotypes_of, records
     from polyclinic.errors import ConfigError
     from polyclinic.studies.run_folder import RunFolder
@@ -35,7 +36,8 @@ def command(
         raise ConfigError(f"{out}: the folder is not empty", hint="choose another --out")
     m = phenotypes_of(model)
     site, _ = records(m, node, study, out)
-    here = m.adapt(site, own="auto" if own == "auto" else int(own), min_coverage=min_coverage)
+    earlier = None if before is None else records(m, before, study, out)[0]
+    here = m.adapt(site, own="auto" if own == "auto" else int(own), min_coverage=min_coverage, before=earlier)
     folder = RunFolder.create(out, resume=True)
     told = {
         "model": m.digest(),
@@ -46,12 +48,14 @@ def command(
         "own": here.rank,
         "tried": {str(k): v for k, v in here.tried.items()},
         "phenotypes": [dict(r) for r in here.table()],
+        "codes_changed": [dict(r) for r in here.codes],
     }
     folder.write_json(out / "adapted.json", told)
     here.phenotypes.save(out / "adapted.phenotypes")
     write_whole(out / "adapted.html", page(site.name, here))
     end = f"{out / 'adapted.html'}; for this hospital only, nothing was sent"
-    say(told, json_, repr(here), repr(here.coverage), repr(here.table().from_one("phenotype")), end)
+    tables = (repr(here.coverage), repr(here.table().from_one("phenotype")), repr(here.codes))
+    say(told, json_, repr(here), *tables, end)
 
 
 def page(name: str, here: Adapted) -> str:
@@ -74,5 +78,6 @@ def page(name: str, here: Adapted) -> str:
         "<p>For this hospital only: it is made of its patients' records and was not sent anywhere.</p>"
         f"<h2>Fit</h2><table>{fits}</table><h2>What the model could read</h2>{here.coverage._repr_html_()}"
         "<h2>Phenotypes</h2><p>Drift is 1 - product of cosines between a shared phenotype and its refit here; empty where "
-        f"fewer than 11 patients carry it.</p>{here.table().from_one('phenotype')._repr_html_()}</html>"
+        f"fewer than 11 patients carry it.</p>{here.table().from_one('phenotype')._repr_html_()}"
+        f"<h2>Codes that changed most</h2>{here.codes._repr_html_()}</html>"
     )

@@ -37,7 +37,7 @@ def command(
     lost: Annotated[int, typer.Option("--lost", help="With --insider: sites that drop out of every sum.", min=0)] = 0,
     json_: Json = False,
 ) -> None:
-    """Attack our own privacy: canaries through the real method and door, against the ledger. Exit code 1 if it fails."""
+    """Audit privacy with canaries through the real method and release gate. Exit code 1 if it fails."""
     if attacks:
         return _attacks(seed, json_)
     from polyclinic.auditing.run import Insider, audit

@@ -18,7 +18,7 @@ def command(
     """Matched phenotypes of two runs with their distance, and what differs in study, data, figures and card."""
     from polyclinic.cli.study.model import show_difference, told
     from polyclinic.errors import ConfigError
-    from polyclinic.models.compare import compare, differences
+    from polyclinic.models.phenotypes.compare import compare, differences
     from polyclinic.studies.run_folder import Run
 
     files = [p for p in (first, second) if p.is_file()]

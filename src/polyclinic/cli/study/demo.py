@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from polyclinic.config import Study
     from polyclinic.studies.run_folder import RunFolder
 
-COLUMNS = ("model", "sees", "fit", "rmse_full", "rmse_observed", "fms_to_truth", "auc", "rounds", "bytes_up", "seconds")
-
 
 def command(
     out: Annotated[Path, typer.Option("--out", help="Run folder to write.")] = Path("runs/demo"),
@@ -24,29 +22,31 @@ def command(
     data: Annotated[Path | None, typer.Option("--data", help="Folder of MIMIC-III tables to use instead.")] = None,
     as_json: Json = False,
 ) -> None:
-    """Fit every method on six generated hospitals, write a report."""
+    """Fit and compare methods on generated hospitals, write a report."""
+    from polyclinic.report.html import write_report
     from polyclinic.studies.run_folder import RunFolder
 
     folder = RunFolder.create(out)
     rows, title = _compare(folder, patients, seed, data, quiet=as_json)
-    private = _private_rows(folder, seed, quiet=as_json) if data is None else []
-    folder.write_json(folder.path / "comparison.json", {"title": title, "models": rows, "patient_level": private})
-    report = _report(folder)
+    private = _private_rows(seed, quiet=as_json) if data is None else []
+    features = _feature_rows(seed) if data is None else []
+    found = {"models": rows, "patient_level": private, "features": features}
+    folder.write_json(folder.path / "comparison.json", {"title": title, **found})
+    report = str(write_report(folder))
     if as_json:
-        say({"models": rows, "patient_level": private, "folder": str(folder.path), "report": report}, as_json)
+        say({**found, "folder": str(folder.path), "report": report}, as_json)
         return
     _print(title, rows)
     if private:
         _print_private(private)
-    console.print(f"\nrun folder: {folder.path}")
-    if report:
-        console.print(f"report:     {report}")
+        _print_features(features)
+    console.print(f"\nrun folder: {folder.path}\nreport:     {report}")
 
 
 def _compare(
     folder: RunFolder, patients: int, seed: int, data: Path | None, quiet: bool
 ) -> tuple[list[dict[str, Any]], str]:
-    """The same sites through every method; the main one (TRIP, masked sums) writes the run folder."""
+    """The same sites through every method; the study's own, over masked sums, writes the run folder."""
     import polyclinic as pc
     from polyclinic.analysis.simulated.summary import to_truth
     from polyclinic.studies.registry import make
@@ -65,7 +65,6 @@ def _compare(
                 "model": name,
                 "sees": sees,
                 **{k: figures.get(k) for k in ("fit", "rmse_full", "rmse_observed", "fms_to_truth")},
-                "auc": _areas(model, sites)[0],
                 "rounds": traffic.rounds,
                 "bytes_up": traffic.bytes_up,
                 "bytes_down": traffic.bytes_down,
@@ -75,10 +74,12 @@ def _compare(
 
     method = make(study)
     begun = time.perf_counter()
-    with follow("TRIP over masked sums", method.params.rounds, quiet=quiet) as progress:
+    with follow("masked sums", method.params.rounds, quiet=quiet) as progress:
         run_study(study, method, folder, sites=sites, progress=progress)
-    row("TRIP", "masked sums", method.model_, time.perf_counter() - begun)
+    title = type(method.model_).__name__
+    row(title, "masked sums", method.model_, time.perf_counter() - begun)
     others: list[tuple[str, str, Any]] = [
+        *([] if title == "TRIP" else [("TRIP", "masked sums", pc.TRIP(rank=rank, seed=seed, aggregation="masked"))]),
         ("SumALS", "masked sums", pc.SumALS(rank=rank, seed=seed, aggregation="masked")),
         ("LocalTF", "each site's factors", pc.LocalTF(rank=rank, seed=seed)),
         ("DPFact", "each site's factors", pc.DPFact(rank=rank, seed=seed)),
@@ -90,26 +91,11 @@ def _compare(
         with follow(name, model.params.rounds, quiet=quiet) as progress:
             model.fit(sites, progress=progress)
         row(name, sees, model, time.perf_counter() - begun)
-    empty = dict.fromkeys(COLUMNS)
-    rows.append({**empty, "model": "frozen random factors", "sees": "nothing", "auc": _areas(method.model_, sites)[1]})
     names = ", ".join(s.name for s in sites)
     return (
         rows,
-        f"{sum(s.patients for s in sites):,} patients at {len(sites)} sites ({names}), rank {rank}, seed {seed}; TRIP was fitted on two halves of the patients, too",
+        f"{sum(s.patients for s in sites):,} patients at {len(sites)} sites ({names}), rank {rank}, seed {seed}. {title} was also fitted on two halves of the patients, which counts in its bytes and seconds",
     )
-
-
-def _areas(model: Any, sites: Any) -> tuple[float | None, float | None]:
-    """AUC of the outcome by phenotypes and by random factors, as the report gives it; None without an outcome."""
-    import polyclinic as pc
-
-    try:
-        outcome = pc.evaluate(model, sites, what=("outcome",)).outcome
-    except pc.errors.ConfigError:
-        return None, None
-    if outcome is None or outcome.auc is None:
-        return None, None
-    return outcome.auc.value, next(r["auc"] for r in outcome.baselines if r["model"] == "frozen random factors")
 
 
 def _study(patients: int, seed: int, data: Path | None) -> Study:
@@ -126,92 +112,98 @@ def _study(patients: int, seed: int, data: Path | None) -> Study:
     return Study.parse(_mimic(data, seed))
 
 
-def _private_rows(folder: RunFolder, seed: int, quiet: bool) -> list[dict[str, Any]]:
+def _private_rows(seed: int, quiet: bool) -> list[dict[str, Any]]:
     """Patient-level differential privacy on 20,000 generated patients: what it costs in phenotypes."""
     import polyclinic as pc
     from polyclinic.analysis.simulated.summary import to_truth
+    from polyclinic.report.words import badge
 
     sites = pc.datasets.planted_counts(patients=20_000, seed=seed, sites=6)
     rows = []
-    for epsilon in (1.0, 8.0, None):
-        privacy = None if epsilon is None else pc.Privacy(epsilon=epsilon, delta=1e-6)
+    for epsilon in (1.0, 8.0):
+        privacy = pc.Privacy(epsilon=epsilon, delta=1e-6)
         model = pc.DPEM(rank=30, seed=seed, aggregation="masked", privacy=privacy)
         begun = time.perf_counter()
         with follow("DPEM, patient-level privacy", model.params.rounds or 8, quiet=quiet) as progress:
             model.fit(sites, progress=progress)
-        card = model.privacy_
         rows.append(
             {
                 "model": "DPEM",
-                "guarantee": card.headline,
+                "guarantee": badge(model.privacy_),
                 **to_truth(model.result_, sites.truth),
-                "auc": _areas(model, sites)[0],
                 "seconds": time.perf_counter() - begun,
             }
         )
     return rows
 
 
-def _report(folder: RunFolder) -> str | None:
-    from importlib.util import find_spec
+def _feature_rows(seed: int) -> list[dict[str, Any]]:
+    """Patient similarity and a private mixture: how well 1,200 held-out patients of three hospitals are put into groups."""
+    import numpy as np
+    from sklearn.metrics import adjusted_rand_score
+    from sklearn.neighbors import KNeighborsClassifier
 
-    if find_spec("polyclinic.report.html") is None:
-        return None
-    from polyclinic.report.html import write_report
+    import polyclinic as pc
+    from polyclinic.report.words import badge
 
-    return str(write_report(folder))
+    rng = np.random.default_rng(seed)
+    group = rng.integers(3, size=(3, 2400))  # hospital, patient
+    x = rng.normal(size=(*group.shape, 40))
+    x[..., :2] += 4 * np.array([[0, 0], [1, 0], [0, 1]])[group]  # the other 38 columns are noise
+    labelled = [pc.Site(n, features=f[:100], labels=g[:100]) for n, f, g in zip("ABC", x, group)]
+    many = [pc.Site(n, features=f[:2000, :4]) for n, f in zip("ABC", x)]
+    known, label = x[:, :100].reshape(-1, 40), group[:, :100].ravel()
+    new, truth = x[:, 2000:].reshape(-1, 40), group[:, 2000:].ravel()
+    metric = pc.UnPSL(seed=seed).fit_sites(labelled, rounds=4, aggregation="masked")
+    nearest = KNeighborsClassifier(5)
+    right = nearest.fit(known, label).score(new, truth)
+    rows = [{"model": "5 nearest, Euclidean distance", "guarantee": "records in one place", "right": right}]
+    right = nearest.fit(metric.transform(known), label).score(metric.transform(new), truth)
+    rows.append({"model": "5 nearest, UnPSL", "guarantee": badge(metric.privacy_), "right": right})
+    for privacy in (None, pc.Privacy(epsilon=4.0, delta=1e-6)):
+        model = pc.GaussianMixture(n_components=3, radius=12.0, aggregation="masked", seed=seed, privacy=privacy).fit(
+            many
+        )
+        right = adjusted_rand_score(truth, model.predict(new[:, :4]))
+        rows.append({"model": "Gaussian mixture", "guarantee": badge(model.privacy_), "right": right})
+    return rows
 
 
 def _print(title: str, rows: list[dict[str, Any]]) -> None:
+    texts = {"model": "model", "sees": "coordinator\nsees"}
+    figures = {"fit": ("fit", 3), "rmse_full": ("RMSE\nall", 3), "rmse_observed": ("RMSE\nnonz.", 3)}
+    figures |= {"fms_to_truth": ("FMS to\ntruth", 3), "rounds": ("rounds", 0)}
+    sizes = [{**r, "bytes_up": r["bytes_up"] / 1e6 if r["bytes_up"] else None} for r in rows]
+    _table(title, sizes, texts, {**figures, "bytes_up": ("MB up", 2), "seconds": ("s", 1)})
+
+
+def _print_private(rows: list[dict[str, Any]]) -> None:
+    figures = {"fms_to_truth": ("FMS to\ntruth", 3), "precision_to_truth": ("precision", 3)}
+    figures |= {"seconds": ("s", 1)}
+    title = "\n20,000 generated patients at 6 sites, masked sums, rank 30"
+    _table(title, rows, {"model": "model", "guarantee": "privacy"}, figures)
+
+
+def _print_features(rows: list[dict[str, Any]]) -> None:
+    title = "\n3 hospitals with 3 groups of patients in generated features, masked sums, 1,200 held-out patients"
+    _table(title, rows, {"model": "model", "guarantee": "privacy"}, {"right": ("right", 3)})
+    console.print("Right: share of correct labels (nearest neighbours), adjusted Rand index (mixture).")
+
+
+def _table(title: str, rows: list[dict[str, Any]], texts: dict[str, str], figures: dict[str, tuple[str, int]]) -> None:
+    """Print rows; ``figures``: key, heading and digits. A heading is whole at 80 columns: a figure that is cut says nothing."""
     from rich import box
     from rich.table import Table
 
     table = Table(title=title, title_justify="left", box=box.SIMPLE_HEAD, padding=(0, 1), collapse_padding=True)
-    table.add_column("model")
-    table.add_column("coordinator\nsees", min_width=11)
-    heads = ("fit", "RMSE\nall", "RMSE\nnonz.", "FMS to\ntruth", "mort.\nAUC", "rounds", "MB up", "s")
-    for name in heads:  # whole at 80 columns: a figure that is cut says nothing
-        table.add_column(name, justify="right", no_wrap=True)
+    for heading in texts.values():
+        table.add_column(heading, min_width=11 if "\n" in heading else None)
+    for heading, _ in figures.values():
+        table.add_column(heading, justify="right", no_wrap=True)
     for r in rows:
-        table.add_row(
-            r["model"],
-            r["sees"],
-            *(_number(r[k], 3) for k in ("fit", "rmse_full", "rmse_observed", "fms_to_truth", "auc")),
-            str(r["rounds"] or "-"),
-            _number(r["bytes_up"] / 1e6 if r["bytes_up"] else None, 2),
-            _number(r["seconds"], 1),
-        )
+        numbers = ("-" if r[k] is None else f"{r[k]:.{digits}f}" for k, (_, digits) in figures.items())
+        table.add_row(*(r[k] for k in texts), *numbers)
     console.print(table)
-    console.print(
-        "AUC: outcome of held-out patients (40 %), factors learned on the other 60 %. It alone proves little."
-    )
-
-
-def _print_private(rows: list[dict[str, Any]]) -> None:
-    from rich.table import Table
-
-    table = Table(title="\n20,000 generated patients at 6 sites, masked sums, rank 30", title_justify="left")
-    for name in ("model", "privacy"):
-        table.add_column(name)
-    for name in ("FMS to truth", "precision", "outcome AUC (simulation only)", "s"):
-        table.add_column(name, justify="right")
-    for r in rows:
-        table.add_row(
-            r["model"],
-            r["guarantee"],
-            *(_number(r[k], 3) for k in ("fms_to_truth", "precision_to_truth", "auc")),
-            _number(r["seconds"], 1),
-        )
-    console.print(table)
-    if rows[-1]["fms_to_truth"] < max(r["fms_to_truth"] for r in rows):
-        console.print(
-            "The last line has no noise and ends lower: EM ends in a local optimum, and which one is chance. "
-            "Noise does not improve a model; without privacy use TRIP or SumALS."
-        )
-
-
-def _number(value: float | None, digits: int) -> str:
-    return "-" if value is None else f"{value:.{digits}f}"
 
 
 def _mimic(data: Path, seed: int) -> dict[str, Any]:
@@ -234,5 +226,5 @@ def _mimic(data: Path, seed: int) -> dict[str, Any]:
         },
         "labels": {"outcome": "mortality"},
         "sites": {"source": {"kind": "mimic3", "folder": str(data.resolve())}, "split": True},
-        "method": {"name": "trip", "rank": 8, "aggregation": "masked"},
+        "method": {"rank": 8, "aggregation": "masked"},
     }

@@ -11,7 +11,7 @@ from polyclinic.cli import application
 from polyclinic.cli.console import Json, console, say
 
 if TYPE_CHECKING:
-    from polyclinic.models.compare import Difference
+    from polyclinic.models.phenotypes.compare import Difference
     from polyclinic.util.table import Table
 
 app = application(no_args_is_help=True)
@@ -47,7 +47,7 @@ def show(
 @app.command()
 def diff(first: FileArgument, second: FileArgument, json_: Json = False) -> None:
     """Compare two models: matched phenotypes and settings."""
-    from polyclinic.models.compare import compare
+    from polyclinic.models.phenotypes.compare import compare
     from polyclinic.studies.run_folder import load
 
     found = compare(load(first), load(second))
@@ -95,7 +95,7 @@ def verify(
 
 
 def _unsealed(head: Any) -> dict[str, object]:
-    """A head without what only the book's owner can read."""
+    """Return a head without what only the ledger's owner can read."""
     return {k: v for k, v in dict(head).items() if k != "sealed"}
 
 

@@ -13,7 +13,7 @@ from polyclinic.privacy.guarantee import noisy
 
 def command(
     study: Annotated[Path, typer.Argument(help="Study file. All sites are read in this process.")],
-    folds: Annotated[int, typer.Option("--folds", min=1, max=20, help="Number of split-half repeats.")] = 1,
+    repeats: Annotated[int, typer.Option("--repeats", min=1, max=20, help="Number of split-half repeats.")] = 1,
     control: Annotated[
         bool, typer.Option("--control/--no-control", help="Also run on permuted codes (false positive rate).")
     ] = True,
@@ -30,7 +30,7 @@ def command(
     asked = read_study(study)
     if noisy(asked.privacy):
         raise ConfigError(
-            f"study {asked.name!r} has [privacy]: a control would have to be paid for",
+            f"study {asked.name!r} has [privacy]: a control costs privacy budget",
             hint="run the study itself; [study] replicate = 1 pays once for both halves",
         )
     alone = asked.study.model_copy(update={"replicate": 0})
@@ -38,7 +38,7 @@ def command(
     with busy("reading the sites", quiet=as_json):
         sites = sites_of(asked)
     with busy("fitting on everybody and on halves", quiet=as_json):
-        found = replicate(method, sites, folds, key=asked.study.key or asked.name, control=control)
+        found = replicate(method, sites, repeats, key=asked.study.key or asked.name, control=control)
     rows = [dict(zip(found.table.columns, r)) for r in found.table.rows]
     value = {"replicable": found.count, "phenotypes": len(found.table), "table": rows}
     false = None if found.control is None else sum(bool(r["replicable"]) for r in found.control)

@@ -4,9 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, TypeVar
+
+import numpy as np
+from numpy.typing import NDArray
 
 from polyclinic import __version__
 from polyclinic.config import Study
@@ -34,13 +38,19 @@ from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import by_name, kind_of
 from polyclinic.protocol.interfaces import Method
 from polyclinic.protocol.minimum_patients import MinimumPatients
+from polyclinic.records.databases.engine import DataAway
 from polyclinic.records.ingest import ingest
+from polyclinic.records.sites.people import People
 from polyclinic.records.sites.site import Site
 from polyclinic.studies import registry
+from polyclinic.studies.analyses import acts_of, refused
 from polyclinic.tensors import device
 from polyclinic.tensors.axis import Axis
 
+T = TypeVar("T")
 NUMBERS: Final = 2**22  # of one release, and of the model; [keys] max_numbers lowers or raises it
+OUTCOMES: Final = ("mortality", "readmission", "label")  # any other column may be of one patient
+AGAIN: Final = 3.0  # seconds before a database that does not answer is asked again
 ROUNDS: Final = 100_000  # of one study; [keys] max_rounds lowers it
 
 
@@ -54,6 +64,8 @@ def doubts(order: StudyOrder, folder: SiteFolder) -> tuple[list[str], list[str]]
         faults.append(f"it has no public lists of codes (alignment = {order.alignment!r}); this site asks for them")
     elif order.alignment == "union" and alignment != "union":
         faults.append('it asks for this site\'s list of codes in the clear; `[keys] alignment = "union"` allows that')
+    if order.formal:
+        faults += _overlap_faults(order, folder.node.source.elsewhere or 0)
     decision = consent(order, folder)
     if decision is False:
         faults.append("the owner rejected this study")
@@ -62,6 +74,13 @@ def doubts(order: StudyOrder, folder: SiteFolder) -> tuple[list[str], list[str]]
     if any(o.id == order.id and o.digest != order.digest for o in asked(folder)):
         faults.append(f"another order was asked of this site under the name {order.id!r}; a name stands for one order")
     return faults, questions
+
+
+def _overlap_faults(order: StudyOrder, elsewhere: int) -> list[str]:
+    """Whether the owner states that patients are at more sites than the study accounts for."""
+    most = (order.study.get("privacy") or {}).get("max_sites_per_patient") or 1
+    told = f"it covers patients of at most {most} site(s); [source] elsewhere = {elsewhere} states more here"
+    return [told] if elsewhere >= most else []
 
 
 def _key_doubts(order: StudyOrder, folder: SiteFolder) -> tuple[list[str], list[str]]:
@@ -100,8 +119,16 @@ def asked(folder: SiteFolder) -> list[StudyOrder]:
     return found
 
 
-def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> SiteContext:
-    """Check, wait for the owner where only the owner can decide, read the data, agree; or refuse with every reason."""
+def admit(
+    order: StudyOrder,
+    folder: SiteFolder,
+    waiting: Callable[[list[str]], None],
+    away: Callable[[], None] = lambda: None,
+) -> SiteContext:
+    """Check, wait for the owner where only the owner can decide, read the data, agree; or refuse with every reason.
+
+    ``away`` is called when the database of an exact study does not answer. In a formal study nobody hears of that.
+    """
     home = private(folder.study(order.digest))
     write_json(home / "order.json", {"order": order.encode()})
     _wait_for_owner(order, folder, waiting)
@@ -132,7 +159,9 @@ def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], 
     if order.formal:
         site = _read_formal(order, folder, study, method)
     else:
-        site = _read_exact(order, folder, study, method, gate)
+        site = _once_there(
+            partial(_read_exact, order, folder, study, method, gate), order, folder, order.deadline, away
+        )
         agree(site.patients)
         begun = any(c[0] == order.digest for c in gate.ledger.tally.counted)  # perhaps without a site that was away
         if order.secure and not begun:  # before anything leaves; again for each list that comes
@@ -152,6 +181,7 @@ def admit(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], 
         folder.node.keys.get("witnesses") == "all",
         counts,
         partial(_left_out, order, folder) if order.formal else None,
+        folder.node.source.elsewhere,
         agreed,
     )
 
@@ -168,7 +198,8 @@ def _read_formal(order: StudyOrder, folder: SiteFolder, study: Study, method: Me
     nobody = empty_site(order, folder.node.name, method.needs)
     try:
         home = private(folder.study(order.digest) / "data")
-        ingested = ingest(folder.node, study, home, events=False, skip_faulty=True)
+        read = partial(ingest, folder.node, study, home, events=False, skip_faulty=True)
+        ingested = _once_there(read, order, folder, order.reading / 2)
         for reason, number in ingested.skipped.items():
             _left_out(order, folder, f"{reason}: {number}")
         site = ingested.site
@@ -180,19 +211,75 @@ def _read_formal(order: StudyOrder, folder: SiteFolder, study: Study, method: Me
     return nobody
 
 
+def _once_there(
+    read: Callable[[], T],
+    order: StudyOrder,
+    folder: SiteFolder,
+    seconds: float,
+    away: Callable[[], None] = lambda: None,
+) -> T:
+    """Read the records. Try again for so many seconds where the database does not answer."""
+    end, noted = time.monotonic() + seconds, False
+    while True:
+        try:
+            return read()
+        except DataAway as e:
+            if time.monotonic() + AGAIN > end:
+                raise
+            if not noted:
+                append_event(folder.events, event="data away", study=order.id, what=e.what, reasons=list(e.faults))
+                away()
+            noted = True
+            time.sleep(AGAIN)
+
+
 def _read_exact(order: StudyOrder, folder: SiteFolder, study: Study, method: Method, gate: ReleaseGate) -> Site:
     """Read the records of an exact study, under the owner's rules for exact sums and small numbers."""
     node, home = folder.node, folder.study(order.digest)
-    ages = study.people.age if study.people is not None and study.evaluate is not None else ()
+    people = study.people  # evaluated by default: an order need not say so
     what = f"site {node.name!r} does not take part in study {order.id!r}: its sums are exact"
     if not node.site.rehearsal:
-        if faults := policy_of(node).way_faults(order.aggregation, ages):
+        if faults := policy_of(node).way_faults(order.aggregation, people):
             raise PolicyRefusal(what, faults=faults, hint="ask the owner, or ask for [privacy]")
         gate.asks_exactly()
     site = ingest(node, study, private(home / "data"), events=False).site
     _check_size(order, folder, home, site)
     _feeding(order, method, policy_of(node).min_feeders)
-    return site
+    site = replace(site, counted=policy_of(node).by_hospital)
+    if node.site.rehearsal:
+        return site
+    least = policy_of(node).min_cell
+    if site.labels is not None and study.labels is not None and study.labels.outcome not in OUTCOMES:
+        site = replace(site, labels=_common_values(np.asarray(site.labels, np.float64), least))
+    return _without_rare_values(site, least, () if people is None else people.age)
+
+
+def _without_rare_values(site: Site, least: int, cuts: tuple[float, ...] = ()) -> Site:
+    """Read values that fewer than ``least`` patients here have as unknown, and ages of bands with fewer.
+
+    Who orders an exact study names the columns and the values whose patients are counted, and could name one patient's own.
+    """
+    if site.people is None:
+        return site
+    columns = {n: _common_values(v, least, cuts if n == "age" else ()) for n, v in site.people.columns.items()}
+    return replace(site, people=People(columns, site.people.time, site.people.event))
+
+
+def _common_values(values: NDArray[Any], least: int, cuts: tuple[float, ...] = ()) -> NDArray[Any]:
+    unknown = np.isnan(values) if values.dtype.kind == "f" else values == ""
+    kinds = values
+    if cuts and values.dtype.kind == "f":  # bands; what is outside of them is shown as unknown
+        kinds = np.searchsorted(cuts, values, side="right") - 1.0 * (values == cuts[-1])
+        unknown = unknown | (kinds == 0) | (kinds == len(cuts))
+    _, kind, patients = np.unique(kinds[~unknown], return_inverse=True, return_counts=True)
+    rare = patients < least
+    for k in np.argsort(patients, kind="stable"):  # the unknown are counted as well: they must not be few by this rule
+        if not rare.any() or unknown.sum() + patients[rare].sum() >= least:
+            break
+        rare[k] = True
+    out = values.copy()
+    out[np.flatnonzero(~unknown)[rare[kind]]] = np.nan if values.dtype.kind == "f" else ""
+    return out
 
 
 def _wait_for_owner(order: StudyOrder, folder: SiteFolder, waiting: Callable[[list[str]], None]) -> None:
@@ -207,8 +294,8 @@ def _wait_for_owner(order: StudyOrder, folder: SiteFolder, waiting: Callable[[li
             return
         if questions != before:
             before = questions
-            waiting(questions)
             append_event(folder.events, event="waiting", study=order.id, reasons=questions)
+            waiting(questions)
         if time.monotonic() > end:
             raise PolicyRefusal(f"site {folder.node.name!r}: the owner did not decide in time", faults=questions)
         time.sleep(0.5)
@@ -236,7 +323,7 @@ def _feeding(order: StudyOrder, method: Method, least: int) -> None:
     elif least > 1 and method.needs == "tensor":
         raise PolicyRefusal(
             f"study {order.id!r} takes exact sums of codes without counting their patients first",
-            faults=[f"[policy] min_feeders = {least}: this site could not tell which codes it has alone"],
+            faults=[f"[policy] min_feeders = {least}: this site could not find the codes that it has alone"],
             hint="[tensor] minimum_patients = 2 or more counts them",
         )
 
@@ -258,6 +345,7 @@ def _gate(order: StudyOrder, folder: SiteFolder, study: Study) -> tuple[Method, 
             f"study {order.id!r} asks for {method.params.rounds} rounds", faults=[f"this site allows {limit}"]
         )
     policy = policy_between(folder.node)
+    refused({folder.node.name: policy}, acts_of(study))
     rule = LedgerRule.model_validate(folder.node.ledger)
     noise: Noise | None = None
     if noisy(method.params.privacy):

@@ -40,9 +40,9 @@ class Modes:
     def deadline(self) -> list[Message]:
         return [m for part in self.parts.values() for m in part.deadline()]
 
-    def result(self) -> Total | Literal["pending", "done", "burnt"]:
+    def result(self) -> Total | Literal["pending", "done", "aborted"]:
         found = {part.result() for part in self.parts.values()}
-        return "burnt" if "burnt" in found else "pending" if "pending" in found else "done"
+        return "aborted" if "aborted" in found else "pending" if "pending" in found else "done"
 
 
 class _Union(Party):
@@ -71,7 +71,7 @@ class _Union(Party):
         return []
 
     def deadline(self) -> list[Message]:
-        self._result = "burnt" if self._result == "pending" else self._result
+        self._result = "aborted" if self._result == "pending" else self._result
         return []
 
 

@@ -13,10 +13,10 @@ from typing import Any
 from cryptography.exceptions import InvalidSignature
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 
+from polyclinic.config import Study
 from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal, PolyclinicError
 from polyclinic.node.admission.admission import asked, consent
 from polyclinic.node.admission.offer import Offer
-from polyclinic.node.doctor.processes import alive, recorded
 from polyclinic.node.enrolment.authority import read_request, request_of, site_name, willing_words
 from polyclinic.node.enrolment.federation import coordinator_fingerprint
 from polyclinic.node.enrolment.folders import (
@@ -30,13 +30,16 @@ from polyclinic.node.enrolment.folders import (
 )
 from polyclinic.node.enrolment.invitation import read_invite
 from polyclinic.node.enrolment.joining import awaited, call
+from polyclinic.node.enrolment.processes import alive, recorded
 from polyclinic.node.enrolment.provisioning import package, request_zip
-from polyclinic.node.flare.startup_files import site_kit
+from polyclinic.node.enrolment.startup_files import site_kit
 from polyclinic.node.signed_study import StudyOrder, read_order
 from polyclinic.privacy.gate.outbox import Outbox
-from polyclinic.privacy.gate.owner_rules import ledger_of, outbox_of, policy_of
-from polyclinic.privacy.ledger.entries import Accept, Refuse, Withdraw
+from polyclinic.privacy.gate.owner_rules import ledger_of, outbox_of, policy_between, policy_of
+from polyclinic.privacy.gate.review import AHEAD
+from polyclinic.privacy.ledger.entries import Accept, Approve, Refuse, Withdraw
 from polyclinic.protocol.wire.sealed import Identity, digest
+from polyclinic.studies import registry
 from polyclinic.util.file_format import FORMAT
 
 
@@ -134,12 +137,16 @@ def joined(folder: SiteFolder) -> bool:
     return (folder.workspace / "startup" / "client.crt").exists()
 
 
-def leave(folder: SiteFolder) -> Path:
-    """Leave the federation: this site's keys and certificate are destroyed; what its studies left stays, set aside."""
+def leave(folder: SiteFolder) -> tuple[Path, str]:
+    """Leave the federation: tell the coordinator, destroy this site's keys, set its studies aside.
+
+    Returns where they are, and why the coordinator could not be told (empty if it was).
+    """
     if not folder.path.exists():
         raise ConfigError(f"{folder.node.name!r} has not joined", hint="there is nothing to leave")
     if any(alive(p) for p in recorded(folder.pids)):
         raise ConfigError(f"{folder.node.name!r} is running", hint="polyclinic site stop")
+    untold = _tell_of_leaving(folder)
     for secret in (*folder.path.rglob("*.key"), *folder.path.glob("*.request.json"), folder.invite):
         secret.unlink(missing_ok=True)
     for kit in (folder.workspace, folder.path / "request", folder.path / "nvflare"):
@@ -147,7 +154,19 @@ def leave(folder: SiteFolder) -> Path:
     append_event(folder.events, event="left")
     aside = folder.path.with_name(f"federation-left-{time.strftime('%Y%m%dT%H%M%S')}")
     folder.path.rename(aside)
-    return aside
+    return aside, untold
+
+
+def _tell_of_leaving(folder: SiteFolder) -> str:
+    """Tell the coordinator with this site's certificate. Returns what went wrong."""
+    invite = read_json(folder.invite) if folder.invite.exists() else {}  # also of an earlier version
+    if not joined(folder) or invite.get("enrol_port") is None:
+        return "it has no port where a site can say so" if joined(folder) else ""
+    try:
+        call(invite, "/leave", {}, kit=folder.workspace / "startup")
+    except PolyclinicError as e:
+        return e.what
+    return ""
 
 
 def pin(folder: SiteFolder, roster: Path | dict[str, Any]) -> dict[str, str]:
@@ -166,9 +185,9 @@ def pin(folder: SiteFolder, roster: Path | dict[str, Any]) -> dict[str, str]:
         raise ConfigError(
             f"{roster_file}: keys have changed", faults=changed, hint=f"compare again, then remove {folder.pins}"
         )
-    willing = {
-        n: s for n, s in value.get("willing", {}).items() if _is_willing(n, s, body["sites"], str(invite["project"]))
-    }
+    told, project = value.get("willing"), str(invite["project"])
+    signed = told if isinstance(told, dict) else {}
+    willing = {n: s for n, s in signed.items() if _is_willing(n, s, body["sites"], project)}
     write_json(folder.pins, {**known, **body["sites"]})
     write_json(folder.willing, willing)
     append_event(folder.events, event="pinned", sites=sorted(body["sites"]))
@@ -207,6 +226,12 @@ def studies(folder: SiteFolder) -> list[dict[str, Any]]:
     ]
 
 
+def undecided(folder: SiteFolder) -> list[tuple[str, Study]]:
+    """Studies that wait for this site's owner, by name."""
+    waiting = [o for o in asked(folder) if consent(o, folder) is None] if folder.invite.exists() else []
+    return [(o.id, o.parsed(private(folder.study(o.digest) / "files"))) for o in waiting]
+
+
 def unpinned(folder: SiteFolder, study: Mapping[str, Any]) -> list[str]:
     """Sites of a study whose keys the owner has not compared and pinned."""
     pins = read_json(folder.pins) if folder.pins.exists() else {}
@@ -219,9 +244,10 @@ def refusals(folder: SiteFolder) -> list[dict[str, object]]:
 
 
 def pending(folder: SiteFolder) -> list[tuple[Outbox, Any]]:
-    """Releases that wait for the owner."""
-    box = Outbox(outbox_of(folder.node))
-    return [(box, p) for p in box.all() if p.state == "pending"]
+    """Releases that wait for the owner. What an accepted study covers does not wait."""
+    box, book = Outbox(outbox_of(folder.node)), ledger_of(folder.node).tally
+    waiting = [p for p in box.all() if p.state == "pending"]
+    return [(box, p) for p in waiting if not book.approves(str(p.facts.get("order")), str(p.facts.get("step")), "")]
 
 
 def named(folder: SiteFolder, study: str) -> StudyOrder:
@@ -245,6 +271,17 @@ def show(folder: SiteFolder, found: Sequence[Mapping[str, Any]]) -> None:
         write_json(folder.shown, {**kept, **now})
 
 
+def steps_of(folder: SiteFolder, order: StudyOrder) -> list[str]:
+    """Kinds of steps that accepting this order releases: none where the owner wants to read each release."""
+    if policy_between(folder.node).review != "names":
+        return []
+    try:
+        method = registry.ordered(order.parsed(private(folder.study(order.digest) / "files")))
+    except PolyclinicError:  # of a version or a plug-in that is not here: its releases wait as they come
+        return []
+    return list(method.facts.steps)
+
+
 def decide(folder: SiteFolder, study: str, *, accept: bool, by: str = "owner") -> None:
     """The owner's word about a study, by its name or the digest of its order; it holds for that order and no other."""
     order = named(folder, study)
@@ -258,6 +295,8 @@ def decide(folder: SiteFolder, study: str, *, accept: bool, by: str = "owner") -
     book, before = ledger_of(folder.node), consent(order, folder)
     if accept:
         book.write(Accept(order.digest, by, shown))
+        for name in steps_of(folder, order):
+            book.write(Approve(order.digest, name, AHEAD, by, f"shown {shown}"))
     else:
         book.write(Withdraw(order.digest, by) if before else Refuse(order.digest, by, shown=shown))
     append_event(folder.events, event="accepted" if accept else "rejected", study=order.id, order=order.digest)

@@ -10,35 +10,25 @@ and is not renewed: what it signed would be worth nothing under another one.
 
 from __future__ import annotations
 
-import base64
-import binascii
-import io
-import time
-import zipfile
-from collections.abc import Mapping
 from dataclasses import replace
 from datetime import datetime
 from pathlib import Path
-from typing import Any, Final
+from typing import Any
 
 from cryptography import x509
 from cryptography.exceptions import InvalidSignature
-from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 
-from polyclinic.errors import ConfigError, MessageRefused
+from polyclinic.errors import ConfigError
+from polyclinic.node.admission.membership import install, joined
 from polyclinic.node.enrolment.authority import Authority, issue, read_request
 from polyclinic.node.enrolment.federation import approve_site
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, append_event, read_json
-from polyclinic.node.enrolment.invitation import entries, put
+from polyclinic.node.enrolment.invitation import RENEWAL, end_of, entries, put
 from polyclinic.node.enrolment.joining import awaited
-from polyclinic.node.enrolment.membership import install, joined
-from polyclinic.node.flare.startup_files import ADMIN
+from polyclinic.node.enrolment.startup_files import ADMIN
 from polyclinic.protocol.wire.sealed import digest
 from polyclinic.util.atomic_files import write_whole
-
-KIND: Final = "polyclinic renewal"
-
 
 # ---- the coordinator
 
@@ -50,17 +40,17 @@ def renew_site(folder: CoordinatorFolder, name: str) -> tuple[Path, datetime]:
         raise ConfigError(
             f"{name!r} is not a site of this federation, or was revoked",
             faults=[f"sites: {', '.join(known) or 'none'}"],
-            hint="a site that was revoked joins anew: polyclinic coordinator invite FOLDER NAME",
+            hint="a site that was revoked joins again: polyclinic coordinator invite FOLDER NAME",
         )
     entry = entries(folder).get(name)
     if entry is None or entry.request is None or read_request(entry.request).key.hex() != known[name]["key"]:
         raise ConfigError(
             f"the request with which {name!r} joined is not here any more",
-            hint="let it join anew: polyclinic coordinator revoke, then coordinator invite",
+            hint="let it join again: polyclinic coordinator revoke, then coordinator invite",
         )
     path, _ = approve_site(folder, name, str(known[name]["fingerprint"]))
     put(folder, replace(entries(folder)[name], renewal=None))
-    until = _end(read_json(path), name)
+    until = end_of(read_json(path), name)
     append_event(folder.events, event="renewed", site=name, until=f"{until:%Y-%m-%d}")
     return path, until
 
@@ -79,25 +69,6 @@ def renew_server(folder: CoordinatorFolder) -> datetime:
     return until
 
 
-def hand_out(folder: CoordinatorFolder, value: Any) -> tuple[int, dict[str, Any]]:
-    """A site asks for its new certificate: an HTTP status and an answer. Only the site's own key may ask; nothing is signed here."""
-    try:
-        name, ends = str(value["site"]), int(value["ends"])
-        body = {"kind": KIND, "site": name, "ends": ends}
-        key = bytes.fromhex(str(folder.approved()[name]["key"]))
-        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(value["signature"]), digest(body))
-    except (KeyError, TypeError, ValueError, InvalidSignature):
-        return 403, {"state": "refused", "reason": "only a site that has joined may ask for its certificate"}
-    path = folder.path / "approvals" / f"{name}.approval.json"
-    if path.exists() and _end(read_json(path), name).timestamp() > ends:
-        return 200, {"state": "approved", "approval": read_json(path)}
-    entry = entries(folder).get(name)
-    if entry is not None and entry.renewal is None:
-        put(folder, replace(entry, renewal=time.time()))
-        append_event(folder.events, event="asks for a new certificate", site=name)
-    return 202, {"state": "waiting"}
-
-
 # ---- the site
 
 
@@ -110,7 +81,7 @@ def renew(
     before = _current(folder)
     if approval is not None:
         value = read_json(approval)
-        until = _end(value, folder.node.name)
+        until = end_of(value, folder.node.name)
         if until.timestamp() <= before:
             raise ConfigError(
                 f"{approval}: its certificate ends on {until:%Y-%m-%d}, not later than the one that is here",
@@ -123,10 +94,10 @@ def renew(
             "this coordinator hands out no certificates over the network",
             hint="it sends you the file that `coordinator renew` writes: polyclinic site renew --approval FILE",
         )
-    body = {"kind": KIND, "site": folder.node.name, "ends": int(before)}
+    body = {"kind": RENEWAL, "site": folder.node.name, "ends": int(before)}
     value = {**body, "signature": folder.identity().sign(digest(body)).hex()}
     answer = awaited(invite, "/renew", value, wait, every)
-    return None if answer is None else _put(folder, answer["approval"], _end(answer["approval"], folder.node.name))
+    return None if answer is None else _put(folder, answer["approval"], end_of(answer["approval"], folder.node.name))
 
 
 def _put(folder: SiteFolder, value: Any, until: datetime) -> datetime:
@@ -144,12 +115,3 @@ def _current(folder: SiteFolder) -> float:
     except (OSError, ValueError, TypeError, InvalidSignature):
         return 0.0
     return mine.not_valid_after_utc.timestamp()
-
-
-def _end(approval: Mapping[str, object], name: str) -> datetime:
-    """When the certificate in an approval ends."""
-    try:
-        with zipfile.ZipFile(io.BytesIO(base64.b64decode(str(approval["package"]), validate=True))) as z:
-            return x509.load_pem_x509_certificate(z.read(f"{name}.crt")).not_valid_after_utc
-    except (KeyError, ValueError, binascii.Error, zipfile.BadZipFile, RuntimeError):
-        raise MessageRefused(f"not an approval with a certificate of {name!r}") from None

@@ -66,7 +66,7 @@ class Attempt:
         self._protocol = f"{coordinator.method.name}/{coordinator.method.version}"
 
     def run(self) -> Script[set[bytes]]:
-        """Run the attempt to its end. Among peers, return the chains that the sites reached, none if it was burnt."""
+        """Run the attempt to its end. Among peers, return the chains that the sites reached, none if it was aborted."""
         self.coordinator.only({s: self._opening(s) for s in self.sites})
         while self.step is None or (self.side is not None and self.side.result() == "pending"):
             yield
@@ -82,11 +82,11 @@ class Attempt:
         return set()
 
     def _reached(self) -> set[bytes] | None:
-        """Among peers: the chains once all sites have one, none if the attempt was burnt, None while it runs."""
+        """Among peers: the chains once all sites have one, none if the attempt was aborted, None while it runs."""
         if set(self.known) >= set(self.sites):
             return set(self.known.values())
-        burnt = self.gone or any(self.coordinator.state(s) in ("lost", "refused") for s in self.sites)
-        return set() if burnt else None
+        aborted = self.gone or any(self.coordinator.state(s) in ("lost", "refused") for s in self.sites)
+        return set() if aborted else None
 
     def _phase_is_over(self) -> bool:
         return self.coordinator.now - self._phase > self.coordinator.order.deadline
@@ -131,7 +131,7 @@ class Attempt:
             d.trouble(site, "message refused", [what], what=what)
             if not d.order.secure:  # its one letter of this sum: without it, it is not waited for
                 self.gone.add(site)
-        if answer.standing == "burnt":
+        if answer.standing == "aborted":
             self.gone.add(site)
 
     def _deliver(self, site: str, answer: Letters) -> bool:
@@ -140,7 +140,7 @@ class Attempt:
         for raw in answer.letters:
             letter = wire.decode_message(raw, self._protocol)
             if letter.sender != site:
-                raise MessageRefused(f"{site!r} sent a letter under the name of {letter.sender!r}")
+                raise MessageRefused(f"{site!r} sent a message under the name of {letter.sender!r}")
             if self.side is not None:
                 out += self.side.receive(letter)
         self._post(out)

@@ -21,7 +21,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
-from polyclinic.errors import PeerLost, SumBurnt
+from polyclinic.errors import PeerLost, SumAborted
 from polyclinic.node.coordinator.attempt import Attempt
 from polyclinic.node.coordinator.decentralised import DecentralisedRound
 from polyclinic.node.coordinator.finish import Finish
@@ -87,7 +87,7 @@ class Coordinator(SiteRegistry):
         self.totals = Totals(folder / "totals")
         self.outcome: Outcome | None = None
         self._setting: dict[str, Any] = {}
-        self._burnt = 0  # attempts of the sum now taken
+        self._aborted = 0  # attempts of the sum now taken
         self._broken: dict[str, int] = {}  # of these in a row, by the site that could not read what it was sent
         self._shown = 0  # peers: the round that was told last
         self._quiet: frozenset[str] = frozenset()  # sites that say nothing of others' books
@@ -101,6 +101,7 @@ class Coordinator(SiteRegistry):
 
     def due(self, now: float) -> list[Sending]:
         """What is to be carried now; raises :class:`PeerLost` for a clean stop that can be resumed."""
+        self.slept(now)
         self.now = now
         self.watch()
         if self.outcome is None:
@@ -216,7 +217,7 @@ class Coordinator(SiteRegistry):
             total = side.result()
             if isinstance(total, Total):
                 break
-            self.log(event="burnt", number=self.number, attempt=self.attempt, step=step.name)
+            self.log(event="aborted", number=self.number, attempt=self.attempt, step=step.name)
             if not self.order.secure:
                 raise self.lost(f"round {step.round}, step {step.name!r}: too few sites answered in time")
             self.again(attempt, f"round {step.round}, step {step.name!r}")
@@ -233,11 +234,11 @@ class Coordinator(SiteRegistry):
 
     def again(self, attempt: Attempt, what: str) -> None:
         """Another attempt, unless there were too many, or a site's program fails at every one."""
-        self.attempt, self._burnt = self.attempt + 1, self._burnt + 1
+        self.attempt, self._aborted = self.attempt + 1, self._aborted + 1
         self._broken = {site: self._broken.get(site, 0) + 1 for site in attempt.broken}
-        if self._burnt >= ATTEMPTS or max(self._broken.values(), default=0) >= BROKEN:
-            raise SumBurnt(
-                f"{what}: {self._burnt} attempts were burnt",
+        if self._aborted >= ATTEMPTS or max(self._broken.values(), default=0) >= BROKEN:
+            raise SumAborted(
+                f"{what}: {self._aborted} attempts were aborted",
                 faults=self.standing(),
                 hint=f"the sites' own logs (events.jsonl) say why; then: {self.resume}",
             )
@@ -246,7 +247,7 @@ class Coordinator(SiteRegistry):
         """A sum counts: what others need for it is on disk before the next one begins."""
         self.settle()
         self.totals.put(opened, public)
-        self.number, self.attempt, self._burnt, self._broken = self.number + 1, 0, 0, {}
+        self.number, self.attempt, self._aborted, self._broken = self.number + 1, 0, 0, {}
         self.votes, self.ballots = self.ballots, {}
         self.save()
         known = [line.at or 0 for s, line in self.lines.items() if s not in self.refused]
@@ -339,7 +340,7 @@ class Coordinator(SiteRegistry):
             self.ahead[site] = answer.number
             if len(self.order.sites) - len(self.ahead) < self.order.least:
                 raise PeerLost(
-                    f"study {self.order.id!r}: {site!r} has folded {answer.number} sums and this run {self.number}",
+                    f"study {self.order.id!r}: {site!r} has applied {answer.number} sums and this run {self.number}",
                     hint="the run folder is older than the sites': put the newer one back",
                 )
             return False

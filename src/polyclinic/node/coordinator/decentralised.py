@@ -30,7 +30,7 @@ class DecentralisedRound:
             attempt = Attempt(d, sites, None, None)
             found = yield from attempt.run()
             if not found:
-                d.log(event="burnt", number=d.number, attempt=d.attempt)
+                d.log(event="aborted", number=d.number, attempt=d.attempt)
                 d.again(attempt, f"sum {d.number}")
         if found == {ENDED}:
             return False

@@ -12,11 +12,11 @@ from polyclinic.node.coordinator.site_registry import Script
 from polyclinic.node.messages import Done, EndStudy, OutOfDate, Refused, StateMismatch, Status
 from polyclinic.node.refusals import told
 from polyclinic.privacy.card.release_history import Certified
+from polyclinic.privacy.card.study_extract import StudyExtract
 from polyclinic.privacy.ledger.signed_head import SignedHead, heads_of
-from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.wire.chain import count_votes
-from polyclinic.tensors.io import atomic
+from polyclinic.util.atomic_files import atomic
 
 if TYPE_CHECKING:
     from polyclinic.node.coordinator.coordinator import Coordinator

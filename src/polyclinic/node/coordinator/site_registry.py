@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final, TypeVar
 
+from polyclinic import __version__
 from polyclinic.errors import MessageRefused, PeerLost, ProtocolMismatch
 from polyclinic.node.messages import (
     Answer,
@@ -27,10 +28,10 @@ from polyclinic.node.messages import (
     seal_ask,
     tree_of,
 )
-from polyclinic.node.refusals import told
+from polyclinic.node.refusals import Why, told
 from polyclinic.node.signed_study import StudyOrder
 from polyclinic.privacy.ledger.rollback_check import Relay
-from polyclinic.privacy.ledger.witness import Witness
+from polyclinic.privacy.ledger.signed_head import Witness
 from polyclinic.protocol.schema import shown
 from polyclinic.protocol.wire.sealed import Identity
 
@@ -73,6 +74,7 @@ class SiteState:
     flight: Sending | None = None
     queue: deque[Ask | Sending] = field(default_factory=deque)
     told: str = ""  # its state as it was last written down
+    word: Why | None = None  # its reason for that state
     setting: Mapping[str, object] | None = None
     noise: str = ""
     fits: bool = False  # it speaks of the same codes and shapes
@@ -213,14 +215,19 @@ class SiteRegistry:
 
     def watch(self) -> None:
         """Write down how the sites stand; what was asked of a process that is gone is asked again."""
+        states = {site: self.state(site) for site in self.lines}
+        awake = [s for s, line in self.lines.items() if line.told not in ("", "absent", "lost")]
+        if len(awake) > 1 and all(states[s] == "lost" for s in awake):
+            self.log(event="stalled", reasons=["all sites fell silent at once: look at this machine and its network"])
         for site, line in self.lines.items():
-            state = self.state(site)
+            state = states[site]
             if line.flight is not None and (state == "lost" or line.flight.life != self._life(site)):
                 line.queue.appendleft(line.flight)
                 line.flight = None
-            if state != line.told:
-                line.told = state
-                self.changed(site, state, told(None if line.here is None else line.here.why))
+            word = None if line.here is None else line.here.why
+            if (state, word) != (line.told, line.word):
+                line.told, line.word = state, word
+                self.changed(site, state, told(word))
 
     def settle(self) -> None:
         """Heads of books that came with contributions are kept, once for all sites."""
@@ -249,10 +256,13 @@ class SiteRegistry:
         return states
 
     def lost(self, why: str) -> PeerLost:
+        hint = f"wait for them and resume: {self.resume}"
+        if others := [s for s, words in self.refused.items() if words == told("version")]:
+            hint = (
+                f"install Polyclinic {__version__} at {', '.join(others)} (site doctor shows both), then submit again"
+            )
         return PeerLost(
-            f"study {self.order.id!r}: {why}; {self.order.least} sites are needed",
-            faults=self.standing(),
-            hint=f"wait for them and resume: {self.resume}",
+            f"study {self.order.id!r}: {why}; {self.order.least} sites are needed", faults=self.standing(), hint=hint
         )
 
     def idle(self, site: str) -> bool:
@@ -262,6 +272,14 @@ class SiteRegistry:
     def trouble(self, site: str, event: str, reasons: list[str], **more: object) -> None:
         self.lines[site].trouble = reasons
         self.log(event=event, site=site, reasons=reasons, **more)
+
+    def slept(self, now: float) -> None:
+        """Count no silence of the time in which this process itself did not run."""
+        gap = now - self.now
+        if self.now and gap > SILENT / 2:
+            self.log(event="stalled", reasons=[f"the coordinator itself did not run for {gap:.0f} s"])
+            for line in self.lines.values():
+                line.heard += gap
 
     # ---- before the first sum
 

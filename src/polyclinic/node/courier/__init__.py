@@ -1,4 +1,4 @@
-"""The third engine: studies through folders that somebody carries (SFTP, rsync, S3, a stick); no socket is opened.
+"""The third engine: studies through folders that people or tools copy (SFTP, rsync, S3, a USB stick). No socket is opened.
 
 An engine is a way to carry messages: the halves of a study are those of the other engines, to the last line. A message
 becomes one file, signed by its sender and sealed for its addressee. A file may be late, doubled, out of order, cut short or

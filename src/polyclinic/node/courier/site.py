@@ -119,7 +119,7 @@ def branch_box(folder: SiteFolder) -> Mailbox:
     if rule is None:
         raise ConfigError(
             f"{folder.node.name!r} has no courier",
-            hint='write [courier] inbox = "in", outbox = "out" in node.toml; folders that somebody synchronises',
+            hint='write [courier] inbox = "in", outbox = "out" in node.toml; folders that you synchronise',
         )
     home = private(folder.path / "courier")
     pins = read_json(folder.pins) if folder.pins.exists() else {}

@@ -6,38 +6,41 @@ import os
 import shutil
 import socket
 import tempfile
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
 
-from polyclinic.config import Node
-from polyclinic.errors import ConfigError, PolyclinicError
-from polyclinic.node.doctor.probe import Probe
-from polyclinic.node.doctor.processes import Recorded, alive
+from polyclinic.config import Node, Study
+from polyclinic.config.service import address
+from polyclinic.errors import ConfigError, LedgerError, PolyclinicError
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 from polyclinic.node.enrolment.handshake import Papers, ask, certificate, clock, handshake, membership
+from polyclinic.node.enrolment.processes import MONITOR, Recorded, alive, port_open
 from polyclinic.node.enrolment.proxy import proxy_for
-from polyclinic.node.flare import VERSION
-from polyclinic.node.flare.startup_files import inside
-from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of
+from polyclinic.node.enrolment.startup_files import inside
+from polyclinic.node.flare_package import VERSION
+from polyclinic.node.probe import Probe
+from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of, witness_of
 from polyclinic.records.preflight import Limits, check_node
 
 FULL: Final = 200e6  # bytes: less does not hold a checkpoint
 LOW: Final = 2e9  # bytes: a study of some size wants as much
 
 
-def site_probes(folder: SiteFolder) -> list[Probe]:
-    """All probes of a site, from its own files to the coordinator."""
+def site_probes(folder: SiteFolder, studies: Sequence[tuple[str, Study]] = ()) -> list[Probe]:
+    """All probes of a site, from its own files to the coordinator. Data are also read as these named studies would."""
     node = folder.node
     secrets = [*folder.path.rglob("*.key"), *_password_files(node)]
+    room = disk(node.home)
     return [
         *_versions(_extras(node)),
         _settings(node),
         *_permissions(secrets, [folder.node_path], _holds_password(node)),
-        disk(node.home),
-        _data(node),
-        _budget(node),
+        room,
+        *_data(node, room, studies),
+        _budget(folder),
+        *_monitor(folder),
         *_joined(folder),
     ]
 
@@ -196,30 +199,54 @@ def disk(home: Path) -> Probe:
     return Probe("disk", "ok", text)
 
 
-def _data(node: Node) -> Probe:
-    """The data, read as a study would: with the node's own rights."""
+def _data(node: Node, room: Probe, studies: Sequence[tuple[str, Study]]) -> list[Probe]:
+    """The data, read with the node's own rights, and as each of these studies would read them."""
+    if room.state == "fault":
+        return [
+            Probe("data", "fault", "not read: there is no room for the engine's own files", "see the disk above", 3)
+        ]
+    if (unset := password_unset(node)) is not None:
+        return [unset]
+    return [_data_for(node, "data", None), *(_data_for(node, f"data of {name}", study) for name, study in studies)]
+
+
+def password_unset(node: Node) -> Probe | None:
+    """A warning where the password is in the environment of the service, and this shell has none."""
+    name = (node.source.password or "").removeprefix("env:")
+    if not (node.source.password or "").startswith("env:") or name in os.environ:
+        return None
+    text = f"not known: the password is in {name}, which this shell does not have (the service may)"
+    return Probe("data", "warning", text, f"export {name}, or password = 'file:PATH' in node.toml")
+
+
+def _data_for(node: Node, name: str, study: Study | None) -> Probe:
     try:
-        policy = policy_of(node)
-        limits = Limits.of(policy)
+        limits = Limits.of(policy_of(node))
     except ConfigError:
         limits = Limits()
-    import duckdb
-
-    try:
-        found = check_node(node, limits=limits)
-    except (duckdb.Error, OSError) as e:  # a disk without room for the engine's own files
-        why = str(e).strip().splitlines()[0]
-        return Probe("data", "fault", f"the data cannot be read: {why}", "see the disk above, then look again", exit=3)
-    if found.faults:
+    checkup = check_node(node, study, limits=limits)
+    if checkup.faults:
         todo = "polyclinic check node.toml shows everything; url, password, rights, file names are in [source]"
-        return Probe("data", "fault", "; ".join(found.faults), todo, exit=found.exit_code or 3)
-    rows = f"{found.figures['rows']:,} events, " if "rows" in found.figures else ""
-    return Probe("data", "ok", f"{rows}readable with the node's own rights, at least the policy's minimum of patients")
+        return Probe(name, "fault", "; ".join(checkup.faults), todo, exit=checkup.exit_code or 3)
+    rows = (
+        f"{checkup.figures['rows']:,} events ({', '.join(checkup.figures['kinds'])}), "
+        if "rows" in checkup.figures
+        else ""
+    )
+    text = f"{rows}readable with the node's own rights, at least the policy's minimum of patients"
+    if absent := checkup.figures.get("absent"):
+        text += f". Tables that are not there: {', '.join(absent)}"
+        return Probe(name, "warning", text, "studies of their events will be refused; [source] tables maps other names")
+    return Probe(name, "ok", text)
 
 
-def _budget(node: Node) -> Probe:
+def _budget(folder: SiteFolder) -> Probe:
+    node = folder.node
     try:
         policy, book = policy_of(node), ledger_of(node)
+        rolled = [f for k in witness_of(node).about(node.name) for f in book.against(k.head, "another party")]
+        if rolled:
+            raise LedgerError("an older ledger was put back", faults=rolled, hint="polyclinic ledger recover node.toml")
         cohort = LedgerRule.model_validate(node.ledger).cohort
         spent = book.tally.epsilon(policy.delta, study=None, cohort=cohort)
     except PolyclinicError as e:
@@ -232,6 +259,19 @@ def _budget(node: Node) -> Probe:
     text = f"epsilon {left:.3g} of {most:g} left for cohort {cohort!r} (delta {policy.delta:g})"
     todo = "studies will be refused: the owner decides about [policy] max_epsilon_total"
     return Probe("budget", "warning", text, todo) if left < 0.1 * most else Probe("budget", "ok", text)
+
+
+def _monitor(folder: SiteFolder) -> list[Probe]:
+    """Whether [monitor] listen is this node's own: another program there would answer for it."""
+    rule = folder.node.monitor
+    if rule is None or rule.listen is None:
+        return []
+    if alive(Recorded.read(folder.path / MONITOR)):
+        return [Probe("monitor", "ok", f"health on http://{rule.listen}/health")]
+    if port_open(*address(rule.listen)):
+        text = f"another program answers on {rule.listen}: it is not this node's health"
+        return [Probe("monitor", "fault", text, "choose another [monitor] listen, then site stop, site start")]
+    return [Probe("monitor", "warning", f"nothing answers on {rule.listen}", "polyclinic site start")]
 
 
 def _way(host: str) -> list[Probe]:

@@ -10,8 +10,8 @@ from polyclinic.node.dossier.value import DossierLine, DossierPart, Rows
 
 MEASURES: Final = (
     (
-        "Patients' records never leave the hospital; each outgoing value passes one door that checks the owner's rules and writes "
-        "a signed line in the hospital's book before anything is sent."
+        "Patients' records never leave the hospital; each outgoing value passes one release gate that checks the owner's rules and writes "
+        "a signed line in the hospital's ledger before anything is sent."
     ),
     "Connections are outbound from the hospital, with certificates on both sides; keys are made at the hospital.",
     (
@@ -19,7 +19,7 @@ MEASURES: Final = (
         "owner, agrees."
     ),
     (
-        "The book is chained by hashes and signed; an edited, removed or reordered line is found (polyclinic ledger verify). A book "
+        "The ledger is chained by hashes and signed. An edited, removed or reordered line is found (polyclinic ledger verify). A ledger "
         "that was put back whole is found only by a head kept elsewhere."
     ),
 )
@@ -78,7 +78,7 @@ def expert(s: Sources) -> DossierPart:
         rows = tuple((k.replace("_", " "), _plain(v)) for k, v in shown.items())
         tables = (
             Rows(
-                "audit_figures", "Audit: made-up patients through the real method and door", ("figure", "value"), rows
+                "audit_figures", "Audit: canaries through the real method and release gate", ("figure", "value"), rows
             ),
         )
     return DossierPart(
@@ -167,9 +167,9 @@ def _released(s: Sources) -> tuple[str, ...]:
     charges = [(b.site, e.charge) for b in s.books for e in b.lines(s.name) if e.charge is not None]
     if not charges:
         if s.card is not None:
-            return (f"{s.card.releases} sums, and the public model; the books with each line stay at the hospitals.",)
+            return (f"{s.card.releases} sums, and the public model. The ledgers with each line stay at the hospitals.",)
         return (
-            "Nothing yet. The steps above are what may be released; each becomes a line of the book before it leaves.",
+            "Nothing yet. The steps above are what may be released. Each becomes a line of the ledger before it leaves.",
         )
     numbers = sum(c.scalars for _, c in charges)
     unpaid = sum(not c.paid for _, c in charges)
@@ -189,7 +189,7 @@ def _attacks(s: Sources) -> tuple[str, ...]:
 def _audit(audit: dict[str, object]) -> tuple[str, ...]:
     if not audit:
         return (
-            "No audit was made of this study: polyclinic audit STUDY --out RUN measures whether made-up patients are seen.",
+            "No audit was made of this study: polyclinic audit STUDY --out RUN measures whether canaries are seen.",
         )
     told = audit.get("summary")
     if isinstance(told, dict):

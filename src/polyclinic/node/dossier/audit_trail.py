@@ -1,4 +1,4 @@
-"""The audit trail: what stands in the book about this study, decisions one by one, releases by kind; and the model's card."""
+"""The audit trail: what the ledger says about this study, decisions one by one, releases by kind; and the model's card."""
 
 from __future__ import annotations
 
@@ -25,18 +25,18 @@ from polyclinic.privacy.ledger.entries import (
     Withdraw,
 )
 
-NOTHING: Final = "Nothing stands in the book about this study yet."
+NOTHING: Final = "The ledger has no line about this study yet."
 
 
 def trail(s: Sources) -> DossierPart:
-    """Chapter of the book."""
+    """Chapter of the ledger."""
     if not s.books:
-        where = "The books stay at the hospitals; the dossier that a hospital makes (--node) holds its lines."
+        where = "The ledgers stay at the hospitals. The dossier that a hospital makes (--node) holds its lines."
         return DossierPart(
             "trail",
             "Audit trail",
             (
-                DossierLine("books", "Books", (where,)),
+                DossierLine("books", "Ledgers", (where,)),
                 DossierLine("whole", "Whether they are whole", ("Said by each hospital's own dossier.",)),
                 DossierLine(
                     "spent", "Spent", ("Said by each hospital's own dossier; the card of the run names the largest.",)
@@ -48,7 +48,7 @@ def trail(s: Sources) -> DossierPart:
     told, spent, decided = [], [], []
     for b in s.books:
         lines = b.lines(s.name)
-        told.append(f"{b.site}: {b.ledger.head.count} lines, {len(lines)} about this study and the book itself.")
+        told.append(f"{b.site}: {b.ledger.head.count} lines, {len(lines)} about this study and the ledger itself.")
         spent.append(f"{b.site}: {_spent(s, b)}")
         made = [e for e in lines if e.charge is None]
         decided += [f"{b.site}, line {e.number}, {e.time}: {_said(e)}." for e in made if e.kind in DECISIONS]
@@ -59,11 +59,11 @@ def trail(s: Sources) -> DossierPart:
         "trail",
         "Audit trail",
         (
-            DossierLine("books", "Books", tuple(told)),
+            DossierLine("books", "Ledgers", tuple(told)),
             DossierLine(
                 "whole",
                 "Whether they are whole",
-                tuple(faults) or (f"Every line of {len(s.books)} book(s) was checked when this was made: whole.",),
+                tuple(faults) or (f"Every line of {len(s.books)} ledger(s) was checked when this was made: verified.",),
             ),
             DossierLine("spent", "Spent", tuple(spent)),
             DossierLine("decisions", "Decisions", tuple(decided) or _none(s)),
@@ -83,7 +83,7 @@ def _none(s: Sources) -> tuple[str, ...]:
 
 def _coordinator(s: Sources) -> tuple[str, ...]:
     if s.order is None:
-        return ("The study is not signed yet: nobody was asked.",)
+        return ("The study is not signed yet: no site was asked.",)
     asked = f"The coordinator signed the order {s.order.digest[:16]}... and asked {', '.join(s.order.sites)}."
     refused = s.json("status.json").get("refused") or {}
     without = f"Declined: {', '.join(sorted(refused))}." if refused else "No hospital is recorded as having declined."
@@ -116,7 +116,7 @@ def _table(b: Book, entries: Iterable[Entry]) -> Rows:
 
 
 def _releases(b: Book, entries: Iterable[Entry]) -> Rows:
-    """Releases of one kind in one row: a study of a thousand rounds is one page, and every line is in the book."""
+    """Releases of one kind in one row: a study of a thousand rounds is one page, and every line is in the ledger."""
     groups: dict[tuple[str, ...], list[tuple[int, Charge]]] = {}
     for e in entries:
         c = e.charge
@@ -146,7 +146,7 @@ def _said(e: Entry) -> str:
         case Reject(_, step, _, by):
             return f"{by} rejected step {step!r}"
         case Reserve(order, study, cohort):
-            return f"set aside for study {study!r}, cohort {cohort!r}, order {order[:16]}"
+            return f"reserved for study {study!r}, cohort {cohort!r}, order {order[:16]}"
         case Counted(order, _, sites):
             return f"exact sums of order {order[:16]} are taken over {', '.join(sites)}"
         case CloseLine(order, reason, sums):
@@ -154,15 +154,15 @@ def _said(e: Entry) -> str:
         case Erase(what, files, by):
             return f"{by} erased {what}: {files} files"
         case Gap(count, _, by, why):
-            return f"lines are missing of a book of {count}; {by} answers for it: {why}"
+            return f"lines are missing of a ledger of {count} lines. {by} answers for it: {why}"
         case Rules(digest):
             return f"the owner's policy with digest {digest[:16]}"
         case Key(identity):
-            return f"the book belongs to the identity {identity[:16]}"
+            return f"the ledger belongs to the identity {identity[:16]}"
         case Note(text):
             return text
         case _:
-            return "the book begins" if e.kind == "began" else f"a line of kind {e.kind}"
+            return "the ledger begins" if e.kind == "began" else f"a line of kind {e.kind}"
 
 
 def model(s: Sources) -> DossierPart:

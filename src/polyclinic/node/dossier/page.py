@@ -39,9 +39,9 @@ def make_dossier(s: Sources) -> Dossier:
     ``"after"`` once anything was released or a run has ended; ``"before"`` until then.
     """
     found = [f"study {s.name!r}"]
-    found += ["the coordinator's signed order"] if s.order is not None else ["the study file, which nobody has signed"]
+    found += ["the coordinator's signed order"] if s.order is not None else ["the study file, which is not signed"]
     found += [f"node file of {s.node.name!r}"] if s.node is not None else []
-    found += [f"book{'s' if len(s.books) > 1 else ''} of {', '.join(b.site for b in s.books)}"] if s.books else []
+    found += [f"ledger{'s' if len(s.books) > 1 else ''} of {', '.join(b.site for b in s.books)}"] if s.books else []
     found += ["run folder"] if s.run is not None else []
     parts = (protocol(s), record(s), impact(s), expert(s), trail(s), model(s))
     return Dossier(

@@ -1,4 +1,4 @@
-"""Where a dossier's statements come from: the signed order or the study file, the owner's policy, the book, the run."""
+"""Where a dossier's statements come from: the signed order or the study file, the owner's policy, the ledger, the run."""
 
 from __future__ import annotations
 
@@ -54,14 +54,14 @@ class ByHand(TomlFile):
 
 @dataclass(frozen=True, eq=False)
 class Book:
-    """One site's book, as far as this study is concerned."""
+    """One site's ledger, as far as this study is concerned."""
 
     site: str
     ledger: Ledger
     run: str | None  # digest of the order; None: by the name of the study
 
     def lines(self, study: str) -> tuple[Entry, ...]:
-        """Lines about this study, the owner's rules and the book's keys among them."""
+        """Lines about this study, the owner's rules and the ledger's keys among them."""
         return tuple(e for e in self.ledger.entries if self._about(e, study))
 
     def _about(self, e: Entry, study: str) -> bool:
@@ -110,7 +110,10 @@ class Sources:
                 study = self.order.parsed(Path(place))
             else:
                 study = Study.parse(self.study, folder=self.files)
-            return registry.make(study)
+            try:
+                return registry.ordered(study)  # what runs between hospitals, the count of patients per code included
+            except ConfigError:  # it needs pooled data
+                return registry.make(study)
 
     @property
     def facts(self) -> MethodFacts:
@@ -183,7 +186,7 @@ def gather(target: str, *, node: Path | None = None, facts: Path | None = None) 
     target
         A study file, a run folder, or (with ``node``) the name or the digest of a study that was asked of this site.
     node
-        The hospital's own file: its policy, its retention and its book are then part of the dossier.
+        The hospital's own file: its policy, its retention and its ledger are then part of the dossier.
     facts
         A file with ``[institution]``: what only people know.
     """

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from hashlib import sha256
+from pathlib import Path
 from typing import Final
 
+from polyclinic.errors import MissingExtra
 from polyclinic.node.dossier.sources import Sources
 from polyclinic.node.dossier.value import DossierLine, DossierPart
 from polyclinic.node.signed_study import COORDINATOR
 from polyclinic.privacy.card.card import ADJACENCY
 from polyclinic.privacy.gate.review import list_ahead
+from polyclinic.records.events.atlas import described
 
 WINDOW: Final = {
     "visit": "in one visit",
@@ -49,6 +53,7 @@ def cohort(s: Sources) -> tuple[str, ...]:
             f"Patients found by the query {rule['sql']!r} (SHA-256 {rule['sha256']}); it lies at the hospital, and runs only "
             "if the owner's file has this digest and the owner's policy names it."
         )
+    made += _atlas(s, rule["atlas"]) if rule.get("atlas") else []
     for kind, codes in dict(rule.get("first") or {}).items():
         made.append(f"Patients with a {kind} of {', '.join(map(str, codes))}; the first such visit is the index date.")
     if rule.get("age"):
@@ -78,6 +83,16 @@ def cohort(s: Sources) -> tuple[str, ...]:
     return tuple(made)
 
 
+def _atlas(s: Sources, name: str) -> list[str]:
+    """The plain language of an ATLAS definition, as its own library writes it."""
+    text = s.order.files[name] if s.order is not None else Path(s.files or "", name).read_text(encoding="utf-8")
+    head = f"Patients who meet this ATLAS cohort definition (SHA-256 {sha256(text.encode()).hexdigest()}):"
+    try:
+        return [head, *(line.strip() for line in described(text).splitlines() if line.strip())]
+    except MissingExtra as e:
+        return [head, f"Its plain language cannot be shown: {e.what}. {e.hint}."]
+
+
 def categories(s: Sources) -> tuple[str, ...]:
     """Which data of a patient are read."""
     made = ["Health data, a special category (Art. 9 GDPR)."]
@@ -97,7 +112,7 @@ def categories(s: Sources) -> tuple[str, ...]:
         if other:
             how = tensor.get("alignment")
             text = {
-                "ring": "the sites agree on them by a protocol in which nobody shows a code",
+                "ring": "the sites agree on them by a protocol in which no site shows a code",
                 "union": "the sites show each other their lists of codes",
             }.get(str(how), "they are chosen from the records")
             made.append(
@@ -130,7 +145,7 @@ def _method(s: Sources) -> tuple[str, ...]:
     if s.facts.paper:
         made.append(f"Source: {s.facts.paper}.")
     sums = {
-        "total": "Contributions of the hospitals are added so that nobody sees more than the sum",
+        "total": "Contributions of the hospitals are added so that each party sees only the sum",
         "each": "Contributions of the hospitals are added by a party that sees each of them",
     }[s.adder.reveals]
     made.append(f"{sums} (aggregation: {s.adder.name}).")
@@ -166,7 +181,7 @@ def recipients(s: Sources) -> tuple[str, ...]:
     values = "with noise" if s.asked is not None else "exact"
     made += [f"Seen by {who}: {what.format(values=values)}." for who, what in s.adder.saw.items()]
     made.append(
-        "A hospital that declines tells the coordinator one word (declined, or what is technically wrong); its reasons stay in its "
+        "A hospital that declines sends the coordinator one word (declined, or what is technically wrong). Its reasons stay in its "
         "own log."
     )
     return tuple(made)
@@ -191,8 +206,8 @@ def retention(s: Sources) -> tuple[str, ...]:
         )
     return (
         *made,
-        "The book of releases and decisions is kept without end: it has to be able to say what was spent.",
-        "At the coordinator: the public model and its figures, in which no patient is, until somebody deletes the run folder.",
+        "The ledger of releases and decisions has no retention limit: it must show the privacy budget that was spent.",
+        "The coordinator keeps the public model and aggregate statistics, without patient-level data, until the run folder is deleted.",
         "What was released cannot be taken back.",
     )
 
@@ -209,7 +224,7 @@ def privacy(s: Sources) -> tuple[str, ...]:
     asked = s.asked
     if asked is None:
         made.append(
-            "The study asks for no differential privacy: nothing bounds what the released sums tell about a patient."
+            "The study asks for no differential privacy: nothing bounds what the released sums reveal about a patient."
         )
     else:
         made.append(
@@ -220,12 +235,12 @@ def privacy(s: Sources) -> tuple[str, ...]:
     if s.card is None:
         formal = s.facts.formal and asked is not None and asked.level == "patient"
         kind = (
-            "The kind of guarantee can be formal: a theorem covers this method, if every list of codes is public or paid for."
+            "The kind of guarantee can be formal: a theorem covers this method, if every list of codes is public or covered by the budget."
             if formal
             else "The kind of guarantee will not be formal: no theorem covers this method with this setting."
         )
-        return (*made, kind, "The card of the run, made from the books' lines, says what holds.")
-    made.append(f"What holds, by the lines of the book: {s.card.headline}.")
+        return (*made, kind, "The card of the run, made from the ledgers' lines, states the guarantee.")
+    made.append(f"Guarantee by the lines of the ledger: {s.card.headline}.")
     made += [f"But: {r}." for r in s.card.reasons]
     made += [f"Assumed: {a}." for a in s.card.assumptions]
     return tuple(made)

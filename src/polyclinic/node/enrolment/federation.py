@@ -6,6 +6,7 @@ import base64
 import re
 import secrets
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
@@ -24,7 +25,7 @@ from polyclinic.node.enrolment.authority import (
 from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, private, read_json, write_json, write_key
 from polyclinic.node.enrolment.invitation import DAYS, Invited, entries, invite, put
 from polyclinic.node.enrolment.provisioning import approve_zip, describe_authority
-from polyclinic.node.flare.startup_files import ADMIN, PROJECT, admin_kit, server_kit
+from polyclinic.node.enrolment.startup_files import ADMIN, PROJECT, admin_kit, server_kit
 from polyclinic.node.signed_study import StudyOrder, make_order
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.util.file_format import FORMAT
@@ -122,7 +123,7 @@ def waiting(folder: CoordinatorFolder, name: str) -> Invited:
     if name not in known:
         raise ConfigError(
             f"{name!r} was not invited",
-            faults=[f"invited: {', '.join(known) or 'nobody'}"],
+            faults=[f"invited: {', '.join(known) or 'none'}"],
             hint="polyclinic coordinator invite FOLDER NAME",
         )
     entry = known[name]
@@ -152,7 +153,7 @@ def _sign(folder: CoordinatorFolder, entry: Invited, request: Request, expected:
     if expected is not None and expected.strip().lower() != request.fingerprint:
         raise ConfigError(
             f"request of {name!r} has fingerprint {request.fingerprint}, not {expected}",
-            hint="somebody else made this request: ask the site again, by telephone",
+            hint="another party made this request: ask the site again, by telephone",
         )
     known = read_json(folder.sites) if folder.sites.exists() else {}
     before = known.get(name, {})
@@ -194,8 +195,8 @@ def revoke_on_file(folder: CoordinatorFolder, name: str) -> None:
     append_event(folder.events, event="revoked", site=name)
 
 
-def sign_study(folder: CoordinatorFolder, study: Study) -> StudyOrder:
-    """An order for all approved sites; it is kept in its own run folder."""
+def sign_study(folder: CoordinatorFolder, study: Study, chosen: Sequence[str] = ()) -> StudyOrder:
+    """Sign an order for the ``chosen`` sites (default: all that are approved). It is kept in its own run folder."""
     from polyclinic.protocol.aggregators import by_name
     from polyclinic.studies import registry
     from polyclinic.studies.halvings import resolved
@@ -203,8 +204,14 @@ def sign_study(folder: CoordinatorFolder, study: Study) -> StudyOrder:
 
     folder.read_settings()  # refuses a folder of another format before anything is signed
     sites = folder.approved()
+    roster(folder)  # a site may have left since it was last signed
     if not sites:
         raise ConfigError("no site is approved yet", hint="polyclinic coordinator approve FOLDER SITE")
+    if unknown := [f"{n!r} is not approved" for n in chosen if n not in sites]:
+        raise ConfigError(
+            "--sites: not all of them can take part", faults=unknown, hint=f"approved: {', '.join(sites)}"
+        )
+    sites = {n: s for n, s in sites.items() if not chosen or n in chosen}
     study = resolved(study)
     method = registry.ordered(study)
     by_name(method.params.aggregation)

@@ -26,8 +26,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
 from cryptography.hazmat.primitives.serialization import load_pem_private_key
 from cryptography.x509.oid import NameOID
 
-from polyclinic.node.doctor.probe import Probe
+from polyclinic import __version__
 from polyclinic.node.enrolment.proxy import connection
+from polyclinic.node.probe import Probe
 from polyclinic.protocol.wire.sealed import digest
 
 SOON: Final = 60  # days before the end of a certificate: worth a letter
@@ -86,7 +87,10 @@ def certificate(papers: Papers, name: str, *, now: datetime.datetime | None = No
     if mine.public_key() != key.public_key():
         wrong.append("it does not belong to the key beside it")
     if mine.not_valid_before_utc > now:
-        wrong.append(f"it begins on {mine.not_valid_before_utc:%Y-%m-%d %H:%M} UTC: is this clock right?")
+        wrong.append(
+            f"it begins on {mine.not_valid_before_utc:%Y-%m-%d %H:%M} UTC, and this clock shows {now:%Y-%m-%d %H:%M}"
+        )
+        todo = "set this machine's clock (NTP). Renew nothing: the certificate is right once the clock is"
     left = (mine.not_valid_after_utc - now) / datetime.timedelta(days=1)
     if left <= 0:
         wrong.append(f"it has expired on {mine.not_valid_after_utc:%Y-%m-%d}")
@@ -239,7 +243,16 @@ def membership(answer: Callable[[], Answer], coordinator: str, name: str, key: b
     if body["sites"].get(name) != key.hex():
         text = f"the coordinator lists no {name!r} with this site's key: it has been revoked, or joined elsewhere"
         return Probe("membership", "fault", text, RETURN, exit=5), said
-    return Probe("membership", "ok", f"{name} is one of {len(body['sites'])} sites on the signed roster"), said
+    return _same_version(f"{name} is one of {len(body['sites'])} sites on the signed roster", said.value), said
+
+
+def _same_version(text: str, answer: dict[str, Any]) -> Probe:
+    """Whether the coordinator runs this version. A coordinator of an earlier version does not say."""
+    version = str(answer.get("polyclinic", __version__))
+    if version.split(".")[:2] == __version__.split(".")[:2]:
+        return Probe("membership", "ok", text)
+    text = f"the coordinator runs Polyclinic {version}, this site {__version__}: studies will be refused"
+    return Probe("membership", "fault", text, f"install the same version on both: pip install polyclinic=={version}")
 
 
 def clock(ahead: float | None) -> Probe:

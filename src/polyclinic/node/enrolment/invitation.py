@@ -7,19 +7,29 @@ fingerprints were compared.
 
 from __future__ import annotations
 
+import base64
+import binascii
 import hashlib
 import hmac
+import io
 import re
 import secrets
 import time
+import zipfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
+from datetime import datetime
 from pathlib import Path
 from typing import Any, Final, Literal
 
-from polyclinic.errors import ConfigError, PolyclinicError
+from cryptography import x509
+from cryptography.exceptions import InvalidSignature
+from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey
+
+from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.node.enrolment.authority import mark_of, read_request, site_name
 from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, private, read_json, write_json
+from polyclinic.protocol.wire.sealed import digest
 
 DAYS: Final = 14.0
 State = Literal["invited", "waiting", "approved", "rejected"]
@@ -74,7 +84,7 @@ def invite(folder: CoordinatorFolder, name: str, *, days: float = DAYS) -> Path:
             hint="its certificate would pass for the coordinator's; choose another name",
         )
     if name in folder.approved():
-        raise ConfigError(f"{name!r} has joined already", hint="to let it join anew: polyclinic coordinator revoke")
+        raise ConfigError(f"{name!r} has joined already", hint="to let it join again: polyclinic coordinator revoke")
     secret, ends = secrets.token_hex(16), time.time() + days * 86_400
     authority = (folder.authority / "rootCA.pem").read_text(encoding="utf-8")
     value = {
@@ -95,6 +105,7 @@ def invite(folder: CoordinatorFolder, name: str, *, days: float = DAYS) -> Path:
     return write_json(private(folder.path / "invites") / f"{name}.invite.json", value)
 
 
+RENEWAL: Final = "polyclinic renewal"
 KEYS: Final = {
     "site": str,
     "project": str,
@@ -170,3 +181,31 @@ def ask(folder: CoordinatorFolder, value: Any, sender: str = "") -> tuple[int, d
     if entry.state == "approved":
         return 200, {"state": "approved", "approval": read_json(folder.path / "approvals" / f"{name}.approval.json")}
     return 202, {"state": "waiting"}
+
+
+def hand_out(folder: CoordinatorFolder, value: Any) -> tuple[int, dict[str, Any]]:
+    """A site asks for its new certificate: an HTTP status and an answer. Only the site's own key may ask; nothing is signed here."""
+    try:
+        name, ends = str(value["site"]), int(value["ends"])
+        body = {"kind": RENEWAL, "site": name, "ends": ends}
+        key = bytes.fromhex(str(folder.approved()[name]["key"]))
+        Ed25519PublicKey.from_public_bytes(key).verify(bytes.fromhex(value["signature"]), digest(body))
+    except (KeyError, TypeError, ValueError, InvalidSignature):
+        return 403, {"state": "refused", "reason": "only a site that has joined may ask for its certificate"}
+    path = folder.path / "approvals" / f"{name}.approval.json"
+    if path.exists() and end_of(read_json(path), name).timestamp() > ends:
+        return 200, {"state": "approved", "approval": read_json(path)}
+    entry = entries(folder).get(name)
+    if entry is not None and entry.renewal is None:
+        put(folder, replace(entry, renewal=time.time()))
+        append_event(folder.events, event="asks for a new certificate", site=name)
+    return 202, {"state": "waiting"}
+
+
+def end_of(approval: Mapping[str, object], name: str) -> datetime:
+    """When the certificate in an approval ends."""
+    try:
+        with zipfile.ZipFile(io.BytesIO(base64.b64decode(str(approval["package"]), validate=True))) as z:
+            return x509.load_pem_x509_certificate(z.read(f"{name}.crt")).not_valid_after_utc
+    except (KeyError, ValueError, binascii.Error, zipfile.BadZipFile, RuntimeError):
+        raise MessageRefused(f"not an approval with a certificate of {name!r}") from None

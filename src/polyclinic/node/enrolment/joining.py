@@ -2,7 +2,8 @@
 
     POST /join     secret of the invite and the request -> waiting, approved (with the approval), or refused
     POST /renew    signed by a site that has joined -> its new certificate, once a person has signed one
-    POST /roster   with the certificate of a site that has joined -> the signed list of sites
+    POST /roster    with the certificate of a site that has joined -> the signed list of sites
+    POST /leave     with that certificate -> the site takes part in no study any more
 
 The site trusts the authority of its invite and nobody else. Everything is bounded: bytes, seconds, connections at a time,
 calls a minute; what is kept is one request for each invite. The process reads neither the authority's key nor the coordinator's signing key.
@@ -24,10 +25,11 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 from pathlib import Path
 from typing import Any, Final
 
+from polyclinic import __version__
 from polyclinic.errors import MessageRefused, PeerLost, PolicyRefusal
 from polyclinic.node.enrolment import invitation
 from polyclinic.node.enrolment.authority import common_name
-from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, read_json
+from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, read_json, write_json
 from polyclinic.node.enrolment.proxy import connection, proxy_for
 
 BODY: Final = 64 * 1024  # bytes of a request; an honest one has 4 kB
@@ -155,23 +157,28 @@ class _Counter(BaseHTTPRequestHandler):
             if self.path == "/join":
                 status, answer = invitation.ask(self.server.folder, value, sender)
             elif self.path == "/renew":
-                from polyclinic.node.enrolment.renewal import hand_out
-
-                status, answer = hand_out(self.server.folder, value)
-            elif self.path == "/roster":
-                status, answer = self._roster()
+                status, answer = invitation.hand_out(self.server.folder, value)
+            elif self.path in ("/roster", "/leave"):
+                status, answer = self._member(self.path)
             if answer.get("state") == "refused":
                 self.server.refused(answer["reason"], sender)
         return self._answer(status, answer)
 
-    def _roster(self) -> tuple[int, dict[str, Any]]:
-        name = ""
+    def _member(self, path: str) -> tuple[int, dict[str, Any]]:
+        """Answer a site that has joined: hand out the roster, or note that the site leaves."""
+        folder, name = self.server.folder, ""
         if isinstance(self.connection, ssl.SSLSocket):
             der = self.connection.getpeercert(binary_form=True)  # the authority has signed it, or TLS had refused it
             name = common_name(der) if der else ""
-        if name not in self.server.folder.approved():
-            return 403, {"state": "refused", "reason": "only a site that has joined may read the roster"}
-        return 200, read_json(self.server.folder.path / "roster.json")  # `coordinator approve` wrote it
+        if name not in folder.approved():
+            return 403, {"state": "refused", "reason": "only a site that has joined may ask this"}
+        if path == "/roster":
+            # `coordinator approve` wrote it; the version is for `site doctor`
+            return 200, {**read_json(folder.path / "roster.json"), "polyclinic": __version__}
+        sites, today = read_json(folder.sites), time.strftime("%Y-%m-%d")
+        write_json(folder.sites, {**sites, name: {**sites[name], "revoked": today, "left": today}})
+        append_event(folder.events, event="left", site=name)
+        return 200, {"state": "left"}
 
     def _answer(self, status: int, value: Mapping[str, object]) -> None:
         data = json.dumps(value).encode()
@@ -210,7 +217,7 @@ def call(
     except ssl.SSLCertVerificationError as e:
         raise MessageRefused(
             f"{host}:{port} does not prove to be the coordinator of this invite ({e.verify_message})",
-            hint="a wrong address, a proxy that opens TLS, or somebody in between; nothing was sent",
+            hint="a wrong address, a proxy that opens TLS, or an attacker in between. Nothing was sent",
         ) from None
     except (OSError, HTTPException, ValueError) as e:
         by = f" through the proxy {proxy.host}:{proxy.port}" if proxy is not None else ""

@@ -11,9 +11,12 @@ from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Final
 
 from polyclinic.errors import ConfigError
 from polyclinic.node.enrolment.folders import private, turn, write_json
+
+MONITOR: Final = Path("monitor", "process.json")  # in the folder of a site or coordinator
 
 
 @dataclass(frozen=True)

@@ -22,7 +22,7 @@ from typing import Final
 
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.node.enrolment.folders import private, write_json
-from polyclinic.node.flare import need_flare
+from polyclinic.node.flare_package import need_flare
 
 DAYS: Final = 730  # validity of a site's certificate
 MEMBERS: Final = 8  # files in a request; an honest one has 3

@@ -7,10 +7,9 @@ gRPC alone would read other names, in another order, and no capital letters; so 
 from __future__ import annotations
 
 import base64
-import contextlib
 from collections.abc import Mapping
 from dataclasses import dataclass
-from http.client import HTTPConnection, HTTPException, HTTPSConnection
+from http.client import HTTPConnection, HTTPSConnection
 from ssl import SSLContext
 from urllib.parse import unquote, urlsplit
 from urllib.request import getproxies, proxy_bypass
@@ -81,13 +80,3 @@ def grpc_environment(host: str) -> Mapping[str, str]:
     if proxy is None:
         return {"no_grpc_proxy": host}
     return {"grpc_proxy": proxy.url, "no_grpc_proxy": "localhost,127.0.0.1"}
-
-
-def reachable(host: str, port: int, *, timeout: float = 2.0) -> bool:
-    """Whether a connection to the coordinator can be opened, through the proxy where there is one."""
-    with contextlib.closing(connection(host, port, timeout)) as line:
-        try:
-            line.connect()
-        except (OSError, HTTPException):
-            return False
-    return True

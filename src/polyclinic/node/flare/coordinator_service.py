@@ -9,7 +9,16 @@ from pathlib import Path
 from typing import Any
 
 from polyclinic.errors import ConfigError, PeerLost, PolyclinicError
-from polyclinic.node.doctor.processes import (
+from polyclinic.node.enrolment.folders import (
+    CoordinatorFolder,
+    append_event,
+    at_work,
+    read_events,
+    read_json,
+    write_json,
+)
+from polyclinic.node.enrolment.invitation import entries
+from polyclinic.node.enrolment.processes import (
     Recorded,
     alive,
     end,
@@ -20,18 +29,10 @@ from polyclinic.node.doctor.processes import (
     recorded,
     wait_for,
 )
-from polyclinic.node.enrolment.folders import (
-    CoordinatorFolder,
-    append_event,
-    at_work,
-    read_events,
-    read_json,
-    write_json,
-)
-from polyclinic.node.enrolment.invitation import entries
-from polyclinic.node.flare import need_flare
+from polyclinic.node.enrolment.startup_files import inside
 from polyclinic.node.flare.session import connected, quiet, session
-from polyclinic.node.flare.startup_files import inside
+from polyclinic.node.flare_package import need_flare
+from polyclinic.node.refusals import told
 from polyclinic.node.signed_study import StudyOrder, read_order
 
 
@@ -56,11 +57,10 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
         return {"state": "reopened", "pid": server.pid, **{k: settings.get(k) for k in ("host", "port", "enrol_port")}}
     prune(folder)
     host, ports = inside(settings["host"]), _ports(settings)
-    if not wait_for(
-        lambda: not any(port_open(host, p) for p in ports), 3.0
-    ):  # two servers would share the port in silence
+    # two servers would share the port in silence
+    if not wait_for(lambda: not any(port_open(host, p) for p in ports), 3.0):
         raise ConfigError(
-            "the coordinator cannot start: somebody listens on its ports",
+            "the coordinator cannot start: another program listens on its ports",
             faults=[f"{host}:{p}" for p in ports if port_open(host, p)],
             hint="another coordinator? Stop it, or found the federation on other ports",
         )
@@ -82,8 +82,7 @@ def start(folder: CoordinatorFolder, *, foreground: bool = False) -> dict[str, A
         raise PeerLost("the server did not start", hint=f"read {folder.path / 'server.log'}")
     _opened(folder, desk)
     append_event(folder.events, event="started", pid=made.pid)
-    where = {k: settings.get(k) for k in ("host", "port", "enrol_port")}
-    return {"state": "started", "pid": made.pid, **where}
+    return {"state": "started", "pid": made.pid, **{k: settings.get(k) for k in ("host", "port", "enrol_port")}}
 
 
 def _ports(settings: dict[str, Any]) -> list[int]:
@@ -161,9 +160,8 @@ def stop(folder: CoordinatorFolder) -> dict[str, Any]:
         (folder.run(r["study"]) / "stop").unlink(missing_ok=True)
         path = folder.run(r["study"]) / "status.json"
         if read_json(path)["state"] == "running":
-            write_json(
-                path, {"study": r["study"], "state": "stopped", "what": "the coordinator was stopped", "exit": 5}
-            )
+            ended_by = "the coordinator was stopped"
+            write_json(path, {"study": r["study"], "state": "stopped", "what": ended_by, "exit": 5})
     append_event(folder.events, event="stopped", pids=ended)
     return {"state": "stopped", "ended": ended, "studies": [r["study"] for r in running]}
 
@@ -177,8 +175,23 @@ def _runs(folder: CoordinatorFolder) -> list[dict[str, Any]]:
         if value["state"] == "running" and not (up and (at_work(place.parent / "lock") or _fresh(place.parent))):
             value = {**value, "state": "interrupted"}
         rounds = [e for e in progress(place.parent) if e.get("kind") == "round"]
-        found.append({"study": place.parent.name, **value, "round": rounds[-1]["round"] if rounds else 0})
+        runs, run = value["state"] == "running", place.parent
+        waits = {"waiting_for_owner": _waiting(run) if runs else {}, "data_away": _waiting(run, True) if runs else {}}
+        more = {"round": rounds[-1]["round"] if rounds else 0, **waits}
+        found.append({"study": place.parent.name, **value, **more})
     return found
+
+
+def _waiting(run: Path, data: bool = False) -> dict[str, str]:
+    """Sites whose owners have not decided yet (with ``data``: whose databases do not answer), and since when."""
+    since: dict[str, str] = {}
+    for e in read_events(run / "events.jsonl"):
+        if e["event"] == "leg":
+            since = {}
+        elif "site" in e:  # the first of several in a row says since when
+            holds = e.get("reasons") == told("away") and e["event"] == "loading" if data else e["event"] == "waiting"
+            since[e["site"]] = (since.get(e["site"]) or str(e["time"])) if holds else ""
+    return {site: time for site, time in sorted(since.items()) if time}
 
 
 def _fresh(run: Path, seconds: float = 15.0) -> bool:
@@ -210,8 +223,8 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
     if up:
         with session(folder) as api:
             here = connected(api)
-    known = seen(folder, here)
-    now = time.time()
+    known, now = seen(folder, here), time.time()
+    desk = alive(Recorded.read(folder.pids / "reception.json"))
     sites = {}
     for name in approved:
         last = known.get(name)
@@ -225,12 +238,9 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
         "host": settings["host"],
         "port": settings["port"],
         "enrol_port": settings.get("enrol_port"),
-        "joining": "by file"
-        if settings.get("enrol_port") is None
-        else "open"
-        if alive(Recorded.read(folder.pids / "reception.json"))
-        else "closed",
+        "joining": "by file" if settings.get("enrol_port") is None else "open" if desk else "closed",
         "asking_to_join": [n for n, e in entries(folder).items() if e.state == "waiting"],
+        "left": [n for n, s in (read_json(folder.sites) if folder.sites.exists() else {}).items() if s.get("left")],
         "invited": [n for n, e in entries(folder).items() if e.state == "invited"],
         "sites": sites,
         "waiting_for": [n for n, s in sites.items() if not s["connected"]],
@@ -288,6 +298,6 @@ def _tell_server(folder: CoordinatorFolder, command: str, name: str) -> None:
             getattr(api, command)(name)
         except Exception as e:
             raise PolyclinicError(
-                f"{name!r}: our list is changed, but FLARE's server could not be told ({e})",
-                hint="polyclinic coordinator stop, then start: it reads the list anew",
+                f"{name!r}: our list is changed, but FLARE's server did not get it ({e})",
+                hint="polyclinic coordinator stop, then start: it reads the list again",
             ) from None

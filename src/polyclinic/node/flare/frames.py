@@ -8,7 +8,7 @@ def limit_frames() -> None:
     connections to a loopback port). Ours are never longer than one message. Must come before FLARE's drivers are imported."""
     from nvflare.fuel.f3.drivers import net_utils
 
-    from polyclinic.node.flare.startup_files import FRAME
+    from polyclinic.node.enrolment.startup_files import FRAME
 
     net_utils.MAX_FRAME_SIZE = FRAME
     net_utils.MAX_PAYLOAD_SIZE = net_utils.MAX_FRAME_SIZE - 16 - net_utils.MAX_HEADER_SIZE

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 from polyclinic.errors import PeerLost
-from polyclinic.node.doctor.processes import Recorded, alive, wait_for
 from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
+from polyclinic.node.enrolment.processes import Recorded, alive, wait_for
 from polyclinic.node.flare.coordinator_service import progress, seen
 from polyclinic.node.flare.session import connected, quiet, session, submit
 from polyclinic.node.signed_study import StudyOrder
@@ -141,16 +142,12 @@ def _watch(
     # FLARE lists a dead site for a while; only a fresh heartbeat counts. A restarted site needs some seconds to rejoin by itself.
     fresh = {s for s, last in here.items() if time.time() - last < 6.0}
     away = [
-        s for s, (state, when) in states.items() if state in ("absent", "lost") and _age(when) > AWAY and s in fresh
+        s
+        for s, (state, when) in states.items()
+        if state in ("absent", "lost") and time.time() - datetime.fromisoformat(when).timestamp() > AWAY and s in fresh
     ]
     if now["state"] == "running" and away and old > AWAY:
         append_event(run / "events.jsonl", event="a site is back, but not in this leg", sites=away)
         return True, False
     dead = said.startswith("FINISHED") or "EXCEPTION" in said or "FAILED" in said or "ABORTED" in said
     return False, dead and old > 5.0 and read_json(run / "status.json")["state"] not in ENDED
-
-
-def _age(stamp: str) -> float:
-    import calendar
-
-    return time.time() - calendar.timegm(time.strptime(stamp, "%Y-%m-%dT%H:%M:%SZ"))

@@ -25,8 +25,8 @@ from nvflare.app_common.job_launcher.client_process_launcher import ClientProces
 from nvflare.utils.job_launcher_utils import get_credential_env
 
 from polyclinic.errors import MessageRefused
-from polyclinic.node.doctor.processes import Recorded, end, forget, record
 from polyclinic.node.enrolment.folders import SiteFolder, append_event, private, write_json
+from polyclinic.node.enrolment.processes import Recorded, end, forget, record
 from polyclinic.node.flare.executor import NODE
 
 RESTARTS: Final = 5

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from base64 import b64decode
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -10,8 +9,8 @@ from typing import Any
 from polyclinic.node.enrolment.folders import private, read_json
 from polyclinic.node.signed_study import StudyOrder
 from polyclinic.privacy.card.release_history import Certified
+from polyclinic.privacy.card.study_extract import StudyExtract
 from polyclinic.privacy.ledger.signed_head import heads_of
-from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.interfaces import Method, Release
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.schema import schema_from
@@ -58,18 +57,9 @@ def read_outcome(folder: Path, method: Method) -> Outcome:
         float(value["seconds"]),
         str(value["noise"]),
         heads=heads_of(value.get("heads")),
-        books=read_books(folder),
+        books=StudyExtract.in_folder(folder),
         certified=read_certified(folder),
     )
-
-
-def read_books(folder: Path) -> tuple[StudyExtract, ...]:
-    """The signed books of a run that hold."""
-    if not (folder / "books.json").exists():
-        return ()
-    value = read_json(folder / "books.json")
-    keys = {s: bytes.fromhex(k) for s, k in value["keys"].items()}
-    return StudyExtract.several({s: b64decode(b) for s, b in value["books"].items()}, keys, str(value["order"]))
 
 
 def read_certified(folder: Path) -> Certified | None:

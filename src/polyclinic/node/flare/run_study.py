@@ -69,7 +69,7 @@ def run_study(
         if resume:
             raise ConfigError(
                 "resume=True is for simulations",
-                hint="polyclinic coordinator resume FOLDER STUDY goes on with a study between hospitals",
+                hint="polyclinic coordinator resume FOLDER STUDY continues a study between hospitals",
             )
         return _between(what, Path(federation), progress)
     return Run.read(simulate_to(Path(out or ""), what, resume=resume, threads=threads, progress=progress).path)

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Any
 
 from polyclinic.errors import PeerLost
 from polyclinic.node.enrolment.folders import CoordinatorFolder
-from polyclinic.node.flare import need_flare
-from polyclinic.node.flare.startup_files import ADMIN, job_folder
+from polyclinic.node.enrolment.startup_files import ADMIN, job_folder
+from polyclinic.node.flare_package import need_flare
 from polyclinic.node.signed_study import StudyOrder
 
 if TYPE_CHECKING:

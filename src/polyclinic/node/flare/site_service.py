@@ -6,21 +6,72 @@ import os
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
-from polyclinic.errors import ConfigError
+from polyclinic.config import Node
+from polyclinic.errors import ConfigError, PolyclinicError
+from polyclinic.node.admission.membership import joined, pending, studies, unpinned
 from polyclinic.node.admission.retention import sweep
-from polyclinic.node.doctor.nearby import nearby
-from polyclinic.node.doctor.probe import Probe, first_fault
 from polyclinic.node.doctor.probes import acceptance
-from polyclinic.node.doctor.processes import Recorded, alive, end, forget, launch, record, recorded
 from polyclinic.node.enrolment.folders import SiteFolder, append_event, read_events
 from polyclinic.node.enrolment.handshake import Papers, certificate
-from polyclinic.node.enrolment.membership import joined, pending, studies, unpinned
+from polyclinic.node.enrolment.processes import Recorded, alive, end, forget, launch, record, recorded
 from polyclinic.node.enrolment.proxy import grpc_environment
-from polyclinic.node.flare import need_flare
 from polyclinic.node.flare.coordinator_service import _sweep
 from polyclinic.node.flare.executor import NODE
+from polyclinic.node.flare_package import need_flare
+from polyclinic.node.probe import Probe, first_fault
+from polyclinic.records.sources.postgres import address_of
+
+PATIENCE: Final = 5  # seconds for a database
+TODO: Final = (
+    "polyclinic site doctor reads the data as a study would; url, password, rights, file names are in [source]"
+)
+
+
+def nearby(folder: SiteFolder) -> list[Probe]:
+    """Disk and data."""
+    from polyclinic.node.doctor.probes import disk
+
+    return [disk(folder.node.home), data_there(folder.node)]
+
+
+def data_there(node: Node) -> Probe:
+    """Whether the database answers, or the files are there; nothing is read (``doctor`` and ``check`` read)."""
+    from polyclinic.node.doctor.probes import password_unset
+
+    source = node.source
+    if source.url:
+        return password_unset(node) or _database(node)
+    named = {k: getattr(source, k) for k in ("events", "labels", "features", "folder", "database")}
+    away = [f"{k} = {v!r}" for k, v in named.items() if v and not _found(node.path(v))]
+    if away:
+        return Probe("data", "fault", f"the data are not there: {', '.join(away)}", TODO, exit=3)
+    return Probe("data", "ok", "the files are there")
+
+
+def _found(path: Path) -> bool:
+    if any(c in str(path) for c in "*?["):
+        return any(path.parent.glob(path.name))
+    return path.exists()
+
+
+def _database(node: Node) -> Probe:
+    try:
+        import psycopg
+    except ImportError:
+        return Probe(
+            "data", "fault", "package psycopg (extra postgres) is not installed", "pip install 'polyclinic[postgres]'"
+        )
+    try:
+        with psycopg.connect(address_of(node), connect_timeout=PATIENCE) as link:
+            link.execute("SELECT 1")
+    except PolyclinicError as e:
+        return Probe("data", "fault", "; ".join((e.what, *e.faults)), e.hint or TODO, exit=3)
+    except psycopg.Error as e:
+        why = str(e).strip().splitlines()[0].strip() if str(e).strip() else type(e).__name__
+        return Probe("data", "fault", f"the database is away or refuses us: {why}", TODO, exit=3)
+    return Probe("data", "ok", "the database answers")
 
 
 def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
@@ -30,6 +81,10 @@ def start(folder: SiteFolder, *, foreground: bool = False) -> dict[str, Any]:
         raise ConfigError(
             f"{folder.node.name!r} has not joined yet", hint="polyclinic site join INVITE --node node.toml"
         )
+    from polyclinic.node.doctor.probes import disk
+
+    if (room := disk(folder.node.home)).state == "fault":
+        raise ConfigError(f"{folder.node.name!r} cannot start: {room.sentence}", hint=room.todo)
     host = str(folder.read_invite()["host"])
     end(recorded(folder.pids, "worker-*.json"))  # orphans of an earlier life
     paper = certificate(Papers.of(folder.workspace / "startup"), folder.node.name)

@@ -27,6 +27,7 @@ from polyclinic.protocol.wire import encoding as wire
 from polyclinic.util.threads import one_thread
 
 PATIENCE: Final = 5.0  # seconds an ask waits for its answer before it says "busy"
+READING: Final = 12  # paces from the owner's agreement until a site says that it is ready, at least
 ASKS: Final = 16  # of the coordinator, worked on at a time
 QUEUE: Final = (
     4 * wire.LIMIT
@@ -70,8 +71,10 @@ class Worker:
             ),
             ended=lambda: drop_data(home),
         )
-        self.pace, reading = (0.0, 0.0) if folder.node.site.rehearsal else (order.pace, order.reading)
-        self.loaded = self._pool.submit(self._open, reading)
+        least = float(folder.node.keys.get("pace", PATIENCE))  # the owner's: who orders a study could order exact times
+        timed = order.formal and not folder.node.site.rehearsal
+        self.pace = max(order.pace, least) if timed else 0.0
+        self.loaded = self._pool.submit(self._open, max(order.reading, READING * least) if timed else 0.0)
 
     def _open(self, reading: float) -> None:
         """The study is looked at, admitted, and its data read; all of it in the background.
@@ -81,11 +84,15 @@ class Worker:
         try:
             with one_thread():
                 if not self.study.over():
-                    context = admit(self.order, self.folder, self.study.wait)
+                    context = admit(self.order, self.folder, self.study.wait, self._away)
                     time.sleep(max(0.0, context.agreed + reading - time.monotonic()))
                     self.study.take_part(context)
         except Exception as e:  # whatever it was, the coordinator learns only that this site cannot take part
             self.study.refuse(e)
+
+    def _away(self) -> None:
+        """Let the coordinator hear that the database does not answer. This site tries again."""
+        self.study.why = "away"
 
     def _run(self, id: str, job: Callable[[], Answer]) -> Answer:
         with self._lock:

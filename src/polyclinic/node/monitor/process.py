@@ -6,9 +6,10 @@ import os
 from pathlib import Path
 from typing import Literal
 
-from polyclinic.config.service import MonitorRule
-from polyclinic.node.doctor.processes import Recorded, end, forget, launch
+from polyclinic.config.service import MonitorRule, address
+from polyclinic.errors import ConfigError
 from polyclinic.node.enrolment.folders import private
+from polyclinic.node.enrolment.processes import MONITOR, Recorded, alive, end, forget, launch, port_open
 from polyclinic.node.monitor.metrics import need_client
 
 
@@ -27,6 +28,20 @@ def begin(kind: Literal["site", "coordinator"], path: Path, home: Path, rule: Mo
     return launch([*argv, str(rule.every)], env=dict(os.environ), log=home / "monitor.log", note=_note(home))
 
 
+def need_port(home: Path, rule: MonitorRule | None) -> None:
+    """Refuse to start beside another program on the monitor's port: it would answer for this node."""
+    if (
+        rule is not None
+        and rule.listen is not None
+        and not alive(Recorded.read(_note(home)))
+        and port_open(*address(rule.listen))
+    ):
+        raise ConfigError(
+            f"the monitor cannot start: another program answers on {rule.listen}",
+            hint="choose another port: [monitor] listen in node.toml, --monitor at the coordinator",
+        )
+
+
 def finish(home: Path) -> bool:
     """End the monitor; whether one ran."""
     running = Recorded.read(_note(home))
@@ -36,4 +51,4 @@ def finish(home: Path) -> bool:
 
 
 def _note(home: Path) -> Path:
-    return home / "monitor" / "process.json"  # not among the node's own: those are ended when it starts
+    return home / MONITOR  # not among the node's own: those are ended when it starts

@@ -13,9 +13,9 @@ from typing import Any, Final
 from cryptography import x509
 
 from polyclinic.errors import PolyclinicError
+from polyclinic.node.admission.membership import joined
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, read_events
 from polyclinic.node.enrolment.handshake import Papers
-from polyclinic.node.enrolment.membership import joined
 from polyclinic.node.flare import coordinator_service as coordinator
 from polyclinic.node.flare import site_service as site
 from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of

@@ -78,6 +78,12 @@ def _news(s: Snapshot) -> list[dict[str, object]]:
         for x in s.studies
         if x.state in ("failed", "refused")
     ]
+    if not s.process:
+        made.append({**base, "event": "node down", "about": s.name})
+    elif s.kind == "site" and s.accepted is False:
+        made.append({**base, "event": "coordinator away", "about": s.name, "what": list(s.sentences)})
+    if s.state == "data away":
+        made.append({**base, "event": "data away", "about": s.name, "what": list(s.sentences)})
     if s.certificate_days is not None and s.certificate_days <= SOON:
         within = NOW if s.certificate_days <= NOW else SOON
         days = round(s.certificate_days, 1)

@@ -33,6 +33,7 @@ class SiteContext:
         _unasked  # may these sites be in an exact secure sum? written: they are
     )
     report: Callable[[str], None] | None = None  # a formal study: faults of records go to the owner's log only
+    elsewhere: int | None = None  # at how many other hospitals the owner says that a patient may be
     agreed: float = 0.0  # when the owner's agreement was there, by the clock of the process
 
 

@@ -25,8 +25,10 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
+from polyclinic.errors import PolicyRefusal
 from polyclinic.node.signed_study import StudyOrder
 from polyclinic.privacy.gate.gate import ReleaseGate
+from polyclinic.privacy.guarantee import exact
 from polyclinic.protocol.interfaces import Aggregator, Arrays, Contribution, Method, Step, seeds
 from polyclinic.protocol.site_party import SiteParty
 from polyclinic.protocol.wire import encoding as wire
@@ -45,6 +47,7 @@ def empty_site(order: StudyOrder, name: str, needs: str) -> Site:
         columns = order.columns or ()
         return Site(name, None, np.zeros((0, len(columns))), np.zeros(0), columns)
     axes = [order.axis(m) for m in order.study["tensor"]["modes"]]
+    axes = [Axis.side_by_side(axes)] if order.study["tensor"].get("side_by_side") else axes
     sizes = [len(a.labels or ()) for a in axes]
     cells = np.zeros((0, len(sizes) + 1), np.int64)
     return Site(name, SparseTensor(cells, np.zeros(0), (0, *sizes), (Axis("patient", ()), *axes)))
@@ -74,6 +77,7 @@ class FormalParty(SiteParty):
     ) -> None:
         super().__init__(method, site, adder, door)
         door.patients = None  # a rule about how many patients there are would be an answer about them
+        door.once = True  # another charge would say that the records have changed
         self._report, self._reported, self._screened = report, set[str](), False
 
     def open(self, public: object) -> None:
@@ -114,6 +118,8 @@ class FormalParty(SiteParty):
 
     def _own(self, step: Step, public: object) -> Contribution:
         """Return the sum over those who can be counted, clipped to the bound."""
+        if exact(step) or not step.formal:  # no rule of exact studies was asked: the study order claimed a theorem
+            raise PolicyRefusal(f"step {step.name!r} of a formal study has no noise, or no theorem")
         self._screen(public)
         if self.private is None:
             self.open(public)

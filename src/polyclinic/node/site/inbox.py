@@ -44,7 +44,7 @@ def open_batch(data: bytes, keys: Mapping[str, str], order: str, me: str) -> tup
         Verification keys of the order's parties, hexadecimal.
     """
     if len(data) > wire.LIMIT + 512:
-        raise MessageRefused(f"letters of {len(data):,} bytes exceed the limit of {wire.LIMIT:,}")
+        raise MessageRefused(f"messages of {len(data):,} bytes exceed the limit of {wire.LIMIT:,}")
     end = 1 + (data[0] if data else 0)
     body = memoryview(data)[end + SIGNATURE :]
     try:
@@ -52,7 +52,7 @@ def open_batch(data: bytes, keys: Mapping[str, str], order: str, me: str) -> tup
         key = Ed25519PublicKey.from_public_bytes(bytes.fromhex(keys[sender]))
         key.verify(data[end : end + SIGNATURE], _signed(order, sender, me, body))
     except (InvalidSignature, KeyError, ValueError):
-        raise MessageRefused("letters that no site of this study signed for this one") from None
+        raise MessageRefused("messages that no site of this study signed for this one") from None
     return sender, body
 
 
@@ -130,7 +130,7 @@ class Inbox:
             for raw in wire.decode(body):
                 m = wire.decode_message(octets(raw), self.protocol)
                 if m.sender != sender:
-                    raise MessageRefused(f"{sender!r} sent a letter under the name of {m.sender[:100]!r}")
+                    raise MessageRefused(f"{sender!r} sent a message under the name of {m.sender[:100]!r}")
                 if self._fits(m):
                     out += self._receive(m)
                 else:
@@ -139,9 +139,7 @@ class Inbox:
             self._dispatch(out)
         except Exception as e:  # whatever a neighbour wrote is no fault of this site's
             self._drop(
-                str(e)[:200]
-                if isinstance(e, PolyclinicError)
-                else f"letters that no reader foresaw: {type(e).__name__}"
+                str(e)[:200] if isinstance(e, PolyclinicError) else f"messages of an unknown form: {type(e).__name__}"
             )
 
     def writer(self, data: bytes) -> str | None:
@@ -155,7 +153,7 @@ class Inbox:
     def _opened(self, data: bytes) -> tuple[str, memoryview]:
         sender, body = open_batch(data, self.order.keys, self.order.digest, self.me)
         if sender not in self.order.sites or sender == self.me:
-            raise MessageRefused("letters of a stranger")
+            raise MessageRefused("messages of an unknown site")
         return sender, body
 
     def empty(self) -> tuple[bytes, ...]:
@@ -171,7 +169,7 @@ class Inbox:
         assert self.open is not None
         try:
             if m.to != self.me:
-                raise MessageRefused(f"a letter to {m.to!r}, who is not here")
+                raise MessageRefused(f"a message to {m.to!r}, which is not here")
             return self.open.side.receive(m)
         except MessageRefused as e:
             self._drop(e.what)
@@ -185,9 +183,9 @@ class Inbox:
     def _keep(self, m: Message, size: int) -> None:
         site = m.sender  # one of the order: it signed the batch
         if m.to != self.me:
-            raise MessageRefused("a letter of a stranger, or to one")
+            raise MessageRefused("a message from or to an unknown site")
         if sum(e.sender == site for e in self.early) >= EARLY or self._weight[site] + size > BYTES:
-            raise MessageRefused(f"too many letters of {site!r} before their sum opens")
+            raise MessageRefused(f"too many messages of {site!r} before their sum opens")
         self._weight[site] += size
         self.early.append(m)
 

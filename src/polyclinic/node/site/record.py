@@ -21,7 +21,7 @@ import numpy as np
 from polyclinic.aggregation.promise import Promise
 from polyclinic.node.messages import Done, Key, Status, encode_answer, read_answer
 from polyclinic.protocol.wire import encoding as wire
-from polyclinic.tensors.io import atomic
+from polyclinic.util.atomic_files import atomic
 
 
 @dataclass

@@ -44,8 +44,8 @@ from polyclinic.node.site.context import Aligner, SiteContext
 from polyclinic.node.site.inbox import Inbox, Open
 from polyclinic.node.site.record import Record
 from polyclinic.node.site.replica import SiteReplica
+from polyclinic.privacy.card.study_extract import StudyExtract
 from polyclinic.privacy.ledger.rollback_check import RollbackCheck
-from polyclinic.privacy.ledger.study_extract import StudyExtract
 from polyclinic.protocol.interfaces import Roster, Total
 from polyclinic.protocol.public_state import CoordinatorState
 from polyclinic.protocol.wire.sealed import Identity, digest
@@ -132,7 +132,7 @@ class SiteStudy(SiteReplica):
         self._use(context if codes is None or self.aligner is None else self.aligner.apply(codes, context))
         if self._restore():
             self.log(event="restored", study=self.order.id, committed=list(self.mark.committed or ()))
-        self.stage = "ready"
+        self.stage, self.why = "ready", None
         self.log(event="ready", study=self.order.id)
 
     def _use(self, context: SiteContext) -> None:
@@ -270,7 +270,7 @@ class SiteStudy(SiteReplica):
         exact = order.secure and not step.hides
         if exact and set(sites) != set(self.mark.counted):
             raise MessageRefused(
-                f"an exact secure sum over {len(sites)} sites, {len(self.mark.counted)} were in the one before: whoever is "
+                f"an exact secure sum over {len(sites)} sites, {len(self.mark.counted)} were in the one before: a site that is "
                 "left out of one sum could be computed from it and the one before"
             )
         if exact:  # without a coordinator there is no later moment at which the list is fixed
@@ -354,8 +354,8 @@ class SiteStudy(SiteReplica):
         if now is None or not (self.order.peers or now.step is None):
             return "open"
         result = now.side.result()
-        if result == "burnt":
-            return "burnt"
+        if result == "aborted":
+            return "aborted"
         if result == "pending":
             return "open"
         if now.step is None:
@@ -384,7 +384,9 @@ class SiteStudy(SiteReplica):
             self._check_votes(fold, ask.votes)
             book = b""
             if self.watch is not None:
-                book = StudyExtract.of(self.watch.ledger, self.me, self.order.digest, self.identity.sign).pack()
+                stated = self._context.elsewhere if self._context is not None else None
+                sign = self.identity.sign
+                book = StudyExtract.of(self.watch.ledger, self.me, self.order.digest, sign, stated).pack()
             done = Done(self._vote(fold), fold.state() if self.order.peers else None, book)
             here = self.here(full=True)
             self.record.end(self.party.close(fold.public), done, here)

@@ -56,8 +56,7 @@ const show = (n, focus) => {
   });
   if (focus) tabs[n].focus({ preventScroll: true });
   const of = tabs[n].getAttribute("aria-controls");
-  if (of === "runs" || of === "compare") listRuns();
-  if (of === "releases") listReleases();
+  if (of === "runs") listRuns();
 };
 tabs.forEach((t, n) => {
   t.addEventListener("click", () => show(n));
@@ -115,11 +114,6 @@ let current = null, source = null, run = null, rounds = [];
 const CURVES = [["objective", "Objective"], ["rmse_full", "Error over all cells"], ["rmse_observed", "Error over recorded cells"], ["log_likelihood", "Log-likelihood"], ["lower_bound", "Log-likelihood (bound)"], ["fit", "Fit"], ["primal", "Disagreement between sites"], ["noise_sd", "Noise (sd)"]];
 
 const badge = (kind, text) => make("span", { class: "badge " + kind }, text);
-const spentText = (s) => {
-  if (!s) return "–";
-  if (s.epsilon === null) return "no bound (" + s.without_bound + " releases without one)";
-  return `ε ${Number(s.epsilon.toPrecision(3))} at δ ${s.delta}, ${s.adjacency}-level, ${s.kind}`;
-};
 const guarantee = () => {
   if (run.headline) return [run.guarantee, run.headline];
   if (run.asked) return ["information-theoretic", `asked for: ${run.asked.level || "patient"}-level epsilon ${run.asked.epsilon} at delta ${run.asked.delta ?? 1e-6}; certified when the run ends`];
@@ -155,7 +149,7 @@ const render = () => {
   const moved = run.history.length ? run.history : sent;
   const traffic = moved.length ? lines("Bytes per round", [{ name: "from sites", points: moved.map((h) => [h.round, h.bytes_up]) }, { name: "to sites", points: moved.map((h) => [h.round, h.bytes_down]) }], "bytes") : null;
   $("charts").replaceChildren(...[...figures, traffic].filter(Boolean));
-  table($("sites"), ["site", "state", "releases", "last release", "time", "privacy spent"], run.sites.map((s) => [s.name, s.state, s.releases, s.round === null ? "–" : `round ${s.round}, ${s.step}`, s.time || "–", spentText(s.spent)]), "No site has been heard of yet.");
+  table($("sites"), ["site", "state"], run.sites.map((s) => [s.name, s.state]), "No site has been heard of yet.");
   table($("messages"), ["time", "site", "message"], [...run.messages].reverse().map((m) => [m.time, m.site, m.text]), "No messages.");
   const keys = CURVES.map(([k]) => k).filter((k) => done.some((r) => Number.isFinite(r[k])));
   table($("rounds"), ["round", ...keys], done.map((r) => [r.round, ...keys.map((k) => r[k])]), "No round is done.");
@@ -180,7 +174,7 @@ const follow = async (id) => {
   render();
   source = new EventSource(`/api/events?id=${encodeURIComponent(id)}&after=${rounds.length}`);
   source.addEventListener("round", (e) => { const r = JSON.parse(e.data); rounds.push(r); arrived.set(r.round, Date.now()); schedule(); });
-  source.addEventListener("state", (e) => { run = JSON.parse(e.data); schedule(); listReleases(); });
+  source.addEventListener("state", (e) => { run = JSON.parse(e.data); schedule(); });
 };
 let waitingFrame = false;
 const schedule = () => {
@@ -189,84 +183,26 @@ const schedule = () => {
   setTimeout(() => { waitingFrame = false; render(); }, 60);
 };
 
-/* ---- releases */
-const decide = async (r, approve) => {
-  const by = $("by").value.trim();
-  if (!by) { $("said").textContent = "Say who decides: fill in your name."; $("by").focus(); return; }
-  const answer = await fetch("/api/outbox", { method: "POST", headers: { "Content-Type": "application/json", "X-Polyclinic": "decide" }, body: JSON.stringify({ outbox: r.outbox, id: r.id, approve, by }) });
-  const value = await answer.json();
-  $("said").textContent = answer.ok ? `Release ${value.id}: ${value.state} by ${value.by}.` : value.what || value.detail || "refused";
-  await listReleases();
-};
-const listReleases = async () => {
-  const all = await (await fetch("/api/outbox")).json();
-  const open = all.filter((r) => r.state === "pending");
-  $("waiting").hidden = !open.length;
-  $("waiting").textContent = open.length;
-  const card = (r) => {
-    const shapes = Object.entries(r.shapes || {}).map(([k, v]) => `${k}: ${v.join(" × ") || "one number"}`).join(", ");
-    const facts = [["study", r.study], ["method", r.method], ["what", shapes], ["how", r.how === "gather" ? "shown by itself" : "only in a sum"], ["noise (sd)", r.noise_sd ? number(r.noise_sd) : "none"]];
-    const yes = make("button", { type: "button", class: "yes" }, "Approve"), no = make("button", { type: "button" }, "Refuse");
-    yes.addEventListener("click", () => decide(r, true));
-    no.addEventListener("click", () => decide(r, false));
-    const dl = make("dl", { class: "card-rows" });
-    facts.forEach(([k, v]) => dl.append(make("dt", {}, k), make("dd", {}, number(v))));
-    return make("article", { class: "card release", "data-id": r.id }, make("h3", {}, `${r.site}, round ${r.round}, ${r.step}`), make("span", { class: "soft" }, r.state === "pending" ? "waits for you" : `${r.state} by ${r.by}`), dl, r.state === "pending" ? make("div", { class: "do" }, yes, no) : null);
-  };
-  const focused = document.activeElement && document.activeElement.closest(".release");
-  if (focused && open.some((r) => r.id === focused.dataset.id)) return;
-  $("outbox").replaceChildren(...(all.length ? [...open, ...all.filter((r) => r.state !== "pending")].map(card) : [make("p", { class: "soft" }, "Nothing waits.")]));
-};
-
-/* ---- all runs, and two of them */
+/* ---- all runs */
 const listRuns = async () => {
   const all = await (await fetch("/api/runs")).json();
-  const fill = (select, value) => {
-    const same = [...select.options].map((o) => o.value).join("\n") === all.map((r) => r.id).join("\n");
-    if (!same) select.replaceChildren(...all.map((r) => make("option", { value: r.id }, `${r.name} (${r.id})`)));
-    if (value !== undefined) select.value = value;
-  };
-  fill($("pick"), current ?? undefined);
-  fill($("a"));
-  const fresh = !$("b").options.length;
-  fill($("b"));
-  if (fresh && all.length > 1) $("b").value = all[1].id;
+  const pick = $("pick");
+  const same = [...pick.options].map((o) => o.value).join("\n") === all.map((r) => r.id).join("\n");
+  if (!same) pick.replaceChildren(...all.map((r) => make("option", { value: r.id }, `${r.name} (${r.id})`)));
+  if (current !== undefined && current !== null) pick.value = current;
   table($("all"), ["run", "method", "state", "last news", "privacy", ""], all.map((r) => {
     const open = make("button", { type: "button" }, "Follow");
     open.addEventListener("click", () => { $("pick").value = r.id; follow(r.id); show(0, true); });
     const links = make("span", {}, open, " ", r.has_report ? make("a", { href: "/report?id=" + encodeURIComponent(r.id), target: "_blank", rel: "noopener" }, "Report") : null);
     return [r.name, r.method || "–", r.state, clock(r.changed), r.headline || "–", links];
   }), "No run is in this folder.");
-  if (!$("compare").hidden && all.length) compare();
   return all;
 };
-const WORDS = { fit: "fit", rmse_full: "error over all cells", rmse_observed: "error over recorded cells", auc: "outcome AUC, held-out patients", fms_to_truth: "match to the planted phenotypes (recall)", precision_to_truth: "precision against the planted phenotypes", log_likelihood: "log-likelihood", bic: "BIC", rounds: "rounds", bytes_up: "bytes from sites", bytes_down: "bytes to sites" };
-const compare = async () => {
-  if (!$("beside").childElementCount) $("beside").replaceChildren(make("p", { class: "soft" }, "Reading both runs …"));
-  const answer = await fetch(`/api/compare?a=${encodeURIComponent($("a").value)}&b=${encodeURIComponent($("b").value)}`);
-  const c = await answer.json();
-  if (!answer.ok) { $("beside").replaceChildren(make("p", { class: "soft" }, [c.what || c.detail, ...(c.faults || [])].join("; "))); return; }
-  const t = make("table"), d = make("table");
-  const cell = (v, k, merit) => make("span", {}, v === null ? "not paid for or not known" : number(v), merit ? " " : null, merit ? badge(c.privacy[k].guarantee, c.privacy[k].text) : null);
-  table(t, ["figure", c.names[0], c.names[1]], [["method", ...c.methods], ["privacy", ...c.privacy.map((p) => p.headline)], ...c.rows.map((r) => [WORDS[r.what] || r.what, ...r.values.map((v, k) => cell(v, k, r.merit))])], "");
-  table(d, ["parameter", c.names[0], c.names[1]], c.differ.map((r) => [r.what, ...r.values]), "No parameter differs.");
-  const chart = lines("Error over all cells", c.histories.map((h, k) => ({ name: c.names[k] + (k ? " (second)" : " (first)"), points: h.filter((p) => p.rmse_full !== null).map((p) => [p.round, p.rmse_full]) })), "error");
-  $("beside").replaceChildren(
-    make("div", { class: "scroll sheet", tabindex: "0", role: "region", "aria-label": "Figures" }, t),
-    c.match === null ? "" : make("p", {}, `The two models match with a factor match score of ${number(c.match)} (1 = the same phenotypes).`),
-    make("div", { class: "grid2" }, chart),
-    make("h2", {}, "What was set differently"), make("div", { class: "scroll sheet", tabindex: "0", role: "region", "aria-label": "Parameters" }, d),
-  );
-};
 $("pick").addEventListener("change", () => follow($("pick").value));
-$("a").addEventListener("change", compare);
-$("b").addEventListener("change", compare);
 
 (async () => {
   const all = await listRuns();
   if (all.length) await follow(all[0].id);
   else { $("name").textContent = "No run yet"; $("state").textContent = "waiting"; }
-  await listReleases();
   if (!all.length) { const wait = setInterval(async () => { const now = await listRuns(); if (now.length) { clearInterval(wait); follow(now[0].id); } }, 1000); }
-  setInterval(listReleases, 1500);
 })();
