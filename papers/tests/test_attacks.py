@@ -6,15 +6,13 @@ from collections.abc import Callable
 
 import pytest
 
-from polyclinic.auditing.attacks import Attack, dictionary, trip
-from polyclinic_papers import polynomial_attack
+from polyclinic.auditing.attacks import Attack
+from polyclinic_papers.attacks import dictionary, polynomials, trip
 
 pytestmark = pytest.mark.attack
 
 
-@pytest.mark.parametrize(
-    "run", [lambda: [*dictionary.run(), *polynomial_attack.run()], trip.run], ids=["alignment", "trip"]
-)
+@pytest.mark.parametrize("run", [lambda: [*dictionary.run(), *polynomials.run()], trip.run], ids=["alignment", "trip"])
 def test_attacks_go_as_the_theory_says(run: Callable[[], list[Attack]]) -> None:
     results = run()
     wrong = [a for a in results if not a.as_expected]

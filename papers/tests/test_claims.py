@@ -46,18 +46,18 @@ def test_a_rule_that_cannot_be_read_and_a_figure_that_was_not_measured_are_told(
     with pytest.raises(ConfigError, match="no figure 'x' was measured"):
         Rule.read("x < 3").judge({"y": 1.0})
     with pytest.raises(ConfigError, match=r"no claims 'trip\.nothing'"):
-        judge("trip.nothing")
+        judge("trip.nothing", {})
 
 
 def test_a_reason_is_given_where_its_condition_is_met() -> None:
     words = {"few": 20, "many": 100, "soft_auc": ACROSS}
-    (early,) = judge("localtf.rmse.soft", soft_early=LOW, soft_late=HIGH, **words)
+    (early,) = judge("localtf.rmse.soft", {}, soft_early=HIGH, soft_late=LOW, **words)
     assert early.verdict == "does not hold" and "before it has converged, it does; at the end" in early.why
-    (late,) = judge("localtf.rmse.soft", soft_early=HIGH, soft_late=HIGH, **words)
+    (late,) = judge("localtf.rmse.soft", {}, soft_early=LOW, soft_late=LOW, **words)
     assert "it does not either" in late.why
-    (fine,) = judge("localtf.rmse.soft", soft_early=LOW, soft_late=LOW, **words)
-    assert (fine.verdict, fine.why) == ("holds", "") and fine.rule == ("soft_early < 0", "soft_late < 0")
-    assert fine.figures == {"soft_early": LOW, "soft_late": LOW}
+    (fine,) = judge("localtf.rmse.soft", {}, soft_early=HIGH, soft_late=HIGH, **words)
+    assert (fine.verdict, fine.why) == ("holds", "") and fine.rule == ("soft_early > 0", "soft_late > 0")
+    assert fine.figures == {"soft_early": HIGH, "soft_late": HIGH}
 
 
 @pytest.mark.parametrize("paper", PAPERS)
@@ -67,17 +67,40 @@ def test_every_file_of_claims_can_be_read(paper: str) -> None:
 
 
 def test_the_page_of_results_states_these_claims_and_counts_them() -> None:
-    """What the docs show is what the files say; the table at the top adds up."""
-    text = PAGE.read_text(encoding="utf-8")
-    rows = re.findall(r"^\| (.+?) \| .* \| (holds|does \*\*not\*\* hold|undecided) \| .*\|$", text, flags=re.M)
+    """What the docs show is what the files say, and the table of verdicts adds up."""
+    text = "\n".join(p.read_text(encoding="utf-8") for p in sorted(PAGE.parent.glob("results*.md")))
+    rows = re.findall(
+        r"^\| (.+?) \| .* \| (holds|does \*\*not\*\* hold|undecided|no signal) \| .*\|$", text, flags=re.M
+    )
     rows = [row for row in rows if row[0] != "paper"]  # the heading of the table at the top
     known = [_pattern(e["claim"]) for p in PAPERS for s in _read(p).values() for e in s.values()]
     assert not [r for r, _ in rows if not any(re.fullmatch(k, r) for k in known)]
     counted = [
-        tuple(map(int, n)) for n in re.findall(r"^\| [\w ]+ \| (\d+) \| (\d+) \| (\d+) \| \d+ \|", text, flags=re.M)
+        tuple(map(int, n))
+        for n in re.findall(r"^\| [\w ]+ \| (\d+) \| (\d+) \| (\d+) \| (\d+) \| \d+ \|", text, flags=re.M)
     ]
     verdicts = [v for _, v in rows]
-    assert [sum(c) for c in zip(*counted)] == [verdicts.count(v) for v in ("holds", "does **not** hold", "undecided")]
+    written = ("holds", "does **not** hold", "undecided", "no signal")
+    assert [sum(c[k] for c in counted) for k in range(4)] == [verdicts.count(v) for v in written]
+
+
+def test_a_claim_that_a_control_gets_too_has_no_signal() -> None:
+    words = {"model": "TRIP", "alone": 0.1, "asserted": False}
+    (fooled,) = judge("trip.discovery", {"random factors": {"joint": 0.9}}, joint=0.95, **words)
+    assert (fooled.verdict, fooled.controls) == ("no signal", {"random factors": "holds"})
+    assert fooled.why == "random factors: gets the claim too"
+    (fine,) = judge("trip.discovery", {"random factors": {"joint": 0.2}}, joint=0.95, **words)
+    assert (fine.verdict, fine.controls) == ("holds", {"random factors": "does not hold"})
+    (failed,) = judge("trip.discovery", {"random factors": {"joint": 0.9}}, joint=0.5, **words)
+    assert failed.verdict == "does not hold", "a control cannot mend a claim that fails"
+
+
+def test_where_there_is_nothing_to_lose_there_is_no_signal() -> None:
+    words = {"data": "colon", "by": "sample", "share": LOW}
+    (claim,) = judge("unpsl.few", {"permuted labels": {"cost": LOW, "gain": LOW}}, cost=LOW, gain=ACROSS, **words)
+    assert claim.verdict == "no signal" and "gain > 0 is not met" in claim.why
+    (claim,) = judge("unpsl.few", {"permuted labels": {"cost": LOW, "gain": LOW}}, cost=LOW, gain=HIGH, **words)
+    assert claim.verdict == "holds" and claim.controls == {"permuted labels": "does not hold"}
 
 
 def _pattern(template: str) -> str:

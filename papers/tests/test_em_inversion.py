@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.auditing.attacks import em_inversion
+from polyclinic_papers.attacks import em_inversion
 
 pytestmark = pytest.mark.attack
 

@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from polyclinic.auditing.attacks.gradient_span import attack
 from polyclinic.records.sites.site import Site
+from polyclinic_papers.attacks.gradient_span import attack
 
 pytestmark = pytest.mark.attack
 

@@ -34,7 +34,7 @@ def test_diabetes_has_the_cohort_of_the_privacy_figures(data_path: Find) -> None
     sites = pc.datasets.load_diabetes130(data_path("diabetes130"))
     assert total(sites)[:3] == (33_653, 200, 21)
     assert len(sites) == 5
-    assert set(np.unique(sites[0].labels)) == {0, 1}  # type: ignore[arg-type]
+    assert set(np.unique(sites[0].labels)) == {0, 1}
 
 
 def test_diabetes_with_whole_codes_is_the_tensor_of_its_source(data_path: Find) -> None:

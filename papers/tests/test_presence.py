@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from polyclinic.auditing.attacks import presence
+from polyclinic_papers.attacks import presence
 
 
 def test_exact_totals_tell_who_alone_has_a_code_and_paid_ones_do_not() -> None:

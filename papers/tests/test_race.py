@@ -9,7 +9,7 @@ from polyclinic.datasets import icu_network
 from polyclinic.errors import ConfigError
 from polyclinic.methods.central.als import CPALS
 from polyclinic.methods.central.sgd import CPSGD
-from polyclinic.methods.estimators.phenotypes import DPFact, LocalTF, SumALS
+from polyclinic.methods.phenotypes import DPFact, LocalTF, SumALS
 from polyclinic.records.sites.site import pooled
 from polyclinic_papers.cohorts import cohort
 from polyclinic_papers.experiment import Lab

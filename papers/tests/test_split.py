@@ -62,4 +62,4 @@ def test_seed_decides_who_goes_where(units: Sites) -> None:
 )
 def test_impossible_splits_are_refused(units: Sites, options: dict[str, object]) -> None:
     with pytest.raises(ConfigError):
-        pc.datasets.split(units, **options)  # type: ignore[arg-type]
+        pc.datasets.split(units, **options)

@@ -37,7 +37,6 @@ _TABLE: Final = {  # name: (paper, title, module, function, data)
     "localtf-cost": ("LocalTF", "Section 4.5.2: communication", "localtf_cost", "cost", "generated"),
     "localtf-convergence": ("LocalTF", "Figure 4.1: convergence", "localtf", "convergence", "generated"),
     "localtf-passes": ("LocalTF", "Section 4.4.4: grid over b", "localtf_cost", "passes", "generated"),
-    "localtf-four-mode": ("LocalTF", "future work: four modes", "localtf", "four_mode", "generated"),
     "trip-size": ("TRIP", "Figure 4: RMSE, time and convergence against nonzeros", "trip", "size", "generated"),
     "trip-hospitals": ("TRIP", "Figures 5 (a), (c): number of hospitals", "trip", "hospitals", "generated"),
     "trip-skew": ("TRIP", "Figures 5 (b), (d): skewness", "trip", "skew", "generated"),
@@ -59,9 +58,6 @@ _TABLE: Final = {  # name: (paper, title, module, function, data)
     "em-figure2": ("private EM", "Figure 2: log-likelihood", "em", "figure2", "parkinsons"),
     "em-figure3": ("private EM", "Figure 3: leaked information", "em", "figure3", "generated"),
     "em-inversion": ("private EM", "what exact sums give away", "em", "inversion", "generated"),
-    "beyond-epsilon": ("beyond", "DPEM against epsilon and cohort size", "beyond", "epsilon", "generated"),
-    "beyond-sums": ("beyond", "the price of no secure aggregation", "beyond", "sums", "generated"),
-    "beyond-real": ("beyond", "DPEM on real open data", "beyond", "real", "cms_desynpuf"),
 }
 
 

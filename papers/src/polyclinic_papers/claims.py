@@ -1,11 +1,14 @@
 """What the papers claim, as data: the files in ``claims/`` say it, this reads them and judges by the figures.
 
-A claim holds where its statistic lies on the claimed side of the bar with its whole 95 % interval, does not hold where it lies on the
-other side with all of it, and is undecided where the interval includes the bar:
+One rule for all claims. The statistic is compared with a bar, with its whole 95 % interval:
 
     holds           high < bar        (of a claim "statistic < bar")
     does not hold   low >= bar
     undecided       low < bar <= high
+    no signal       a control gets the claim too, or there is nothing to lose (the claim's ``signal`` rule is not met)
+
+Controls take the place of the method that a claim speaks for: the zero model, random factors, permuted labels. An experiment
+measures them on the same data. Claims about error compare explained energy, which is 0 for the zero model.
 """
 
 from __future__ import annotations
@@ -21,12 +24,13 @@ from typing import Any, Final, Literal
 from polyclinic.errors import ConfigError
 from polyclinic_papers.interval import Interval
 
-__all__ = ["VERDICTS", "Claim", "Rule", "Verdict", "judge"]
+__all__ = ["VERDICTS", "Claim", "Rule", "Verdict", "judge", "verdicts"]
 
-Verdict = Literal["holds", "does not hold", "undecided"]
-VERDICTS: Final[tuple[Verdict, ...]] = ("holds", "does not hold", "undecided")
+Verdict = Literal["holds", "does not hold", "undecided", "no signal"]
+VERDICTS: Final[tuple[Verdict, ...]] = ("holds", "does not hold", "undecided", "no signal")
+Controls = Mapping[str, Mapping[str, Any]]  # name of a control -> the figures that it changes
 SIDES: Final = ("<=", ">=", "<", ">", "within", "is")
-_KEYS: Final = {"claim", "paper", "ours", "holds", "reasons", "note", "asserted", "only_with"}
+_KEYS: Final = {"claim", "paper", "ours", "holds", "reasons", "note", "asserted", "only_with", "signal"}
 
 
 @dataclass(frozen=True)
@@ -34,7 +38,7 @@ class Claim:
     """One sentence of a paper, and what became of it.
 
     ``rule`` and ``figures`` are what the verdict rests on, so that it can be read again without a run. ``asserted`` claims are
-    tested in quick mode.
+    tested in quick mode. ``controls`` are the verdicts of the same rule on the controls.
     """
 
     text: str
@@ -45,6 +49,7 @@ class Claim:
     asserted: bool = False
     rule: tuple[str, ...] = ()
     figures: Mapping[str, Any] = field(default_factory=dict)
+    controls: Mapping[str, Verdict] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -117,10 +122,11 @@ def _number(figures: Mapping[str, Any], text: str) -> float:
         return float(_figure(figures, text))
 
 
-def judge(where: str, **figures: Any) -> list[Claim]:
+def judge(where: str, controls: Controls, **figures: Any) -> list[Claim]:
     """The claims of a section (``"dpfact.rmse"``) or one of them (``"dpfact.cost.literal"``), judged by the figures.
 
-    Texts may name figures in braces. Claims with ``only_with = NAME`` are left out where that figure is None.
+    ``controls`` are laid over the figures. A claim has the controls that change a figure of its rule. Texts may name
+    figures in braces. Claims with ``only_with = NAME`` are left out where that figure is None.
     """
     paper, _, path = where.partition(".")
     section, _, one = path.partition(".")
@@ -128,25 +134,38 @@ def judge(where: str, **figures: Any) -> list[Claim]:
     chosen = known if not one else {one: known[one]} if one in known else {}
     if not chosen:
         raise ConfigError(f"no claims {where!r}", faults=[f"known in {paper}.toml: {', '.join(_read(paper))}"])
-    return [_judged(c, figures) for c in chosen.values() if figures.get(c.get("only_with", ""), True) is not None]
+    return [
+        _judged(c, figures, controls) for c in chosen.values() if figures.get(c.get("only_with", ""), True) is not None
+    ]
 
 
-def _judged(entry: Mapping[str, Any], figures: Mapping[str, Any]) -> Claim:
-    lines = _lines(entry["holds"])
-    verdict = together([Rule.read(line).judge(figures) for line in lines])
+def _judged(entry: Mapping[str, Any], figures: Mapping[str, Any], controls: Controls) -> Claim:
+    lines, signal = _lines(entry["holds"]), _lines(entry.get("signal", []))
+    names = {Rule.read(line).statistic.partition(".")[0] for line in [*lines, *signal]}
+    measured = _verdict([*lines, *signal], figures)
+    tried = {n: _verdict([*lines, *signal], {**figures, **c}) for n, c in controls.items() if names & c.keys()}
+    gets_it_too = [n for n, v in tried.items() if v == measured == "holds"]
+    verdict: Verdict = measured if not signal else _verdict(lines, figures)
     why = "" if verdict == "holds" else _reason(entry.get("reasons", ()), verdict, figures)
-    told = "; ".join(t.format(**figures) for t in (why, entry.get("note", "")) if t)
-    names = {Rule.read(line).statistic.partition(".")[0] for line in lines}
+    if gets_it_too:
+        verdict, why = "no signal", f"{' and '.join(gets_it_too)}: gets the claim too"
+    elif signal and _verdict(signal, figures) != "holds":
+        verdict, why = "no signal", f"there is nothing to lose: {' and '.join(signal)} is not met"
     return Claim(
         entry["claim"].format(**figures),
         entry.get("paper", "-").format(**figures),
         entry["ours"].format(**figures),
         verdict,
-        told,
+        ". ".join(t.format(**figures) for t in (why, entry.get("note", "")) if t),
         bool(figures.get("asserted", entry.get("asserted", False))),
-        tuple(lines),
+        (*lines, *signal),
         {n: figures[n] for n in sorted(names)},
+        tried,
     )
+
+
+def _verdict(lines: Sequence[str], figures: Mapping[str, Any]) -> Verdict:
+    return together([Rule.read(line).judge(figures) for line in lines])
 
 
 def _reason(reasons: Sequence[Mapping[str, Any]], verdict: Verdict, figures: Mapping[str, Any]) -> str:
@@ -175,9 +194,15 @@ def _read(paper: str) -> dict[str, dict[str, dict[str, Any]]]:
             faults += [f"{at}: {key} is unknown" for key in entry if key not in _KEYS]
             for line in [
                 *_lines(entry.get("holds", [])),
+                *_lines(entry.get("signal", [])),
                 *(c for r in entry.get("reasons", ()) for c in _lines(r.get("if", []))),
             ]:
                 Rule.read(line)
     if faults:
         raise ConfigError("a claims file is wrong", faults=faults)
     return found
+
+
+def verdicts(default: Claim, literal: Claim) -> str:
+    """Of a paper's main figure: the default's and the printed form's."""
+    return f"default: {default.verdict}. Literal: {literal.verdict}"

@@ -9,13 +9,13 @@ from typing import TYPE_CHECKING, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.datasets.open_data import open_data
 from polyclinic.errors import ConfigError, DataError, MissingExtra
-from polyclinic.records.engine import Connection
+from polyclinic.records.databases.engine import Connection
 from polyclinic.records.sites.people import People
 from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic_papers.open_data import open_data
 
 if TYPE_CHECKING:
     from duckdb import DuckDBPyConnection

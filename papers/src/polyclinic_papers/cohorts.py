@@ -5,9 +5,10 @@ from __future__ import annotations
 from functools import lru_cache
 from typing import Final
 
-from polyclinic.datasets import icu_network, load_mimic3_demo, load_synpuf
+from polyclinic.datasets import icu_network
 from polyclinic.errors import ConfigError
 from polyclinic.records.sites.site import Sites
+from polyclinic_papers.claims_data import load_mimic3_demo, load_synpuf
 from polyclinic_papers.dpfact_data import dpfact_synthetic
 
 __all__ = ["TITLES", "cohort"]

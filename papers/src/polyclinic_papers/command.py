@@ -41,9 +41,7 @@ def list_(as_json: Annotated[bool, typer.Option("--json", help="An array of obje
 
 @app.command("run")
 def run_(
-    name: Annotated[
-        str, typer.Argument(help="An experiment, a paper (dpfact, localtf, trip, unpsl, em, beyond), or all.")
-    ],
+    name: Annotated[str, typer.Argument(help="An experiment, a paper (dpfact, localtf, trip, unpsl, em), or all.")],
     quick: Annotated[bool, typer.Option("--quick", help="Small sizes, seconds instead of minutes.")] = False,
     out: Out = Path("runs/papers"),
     as_json: Annotated[bool, typer.Option("--json", help="Print results as JSON.")] = False,
@@ -52,7 +50,7 @@ def run_(
     from polyclinic.cli.console import console
     from polyclinic.errors import DataError
     from polyclinic_papers.catalogue import find
-    from polyclinic_papers.experiment import markdown, run, took
+    from polyclinic_papers.experiment import markdown, run, summary, took
 
     results: list[dict[str, Any]] = []
     for experiment in find(name):
@@ -69,15 +67,14 @@ def run_(
             console.print(f"{took(found)}, {out / experiment.name}\n")
     if as_json:
         sys.stdout.write(json.dumps(results) + "\n")
+    elif told := summary(results):
+        console.print(f"## Main figure\n\n{told}", soft_wrap=True, markup=False)
 
 
 @app.command("report")
 def report_(
     out: Out = Path("runs/papers"),
-    to: Annotated[
-        Path | None,
-        typer.Option("--to", help="Page to write. Default: papers.md in --out."),
-    ] = None,
+    to: Annotated[Path | None, typer.Option("--to", help="Page to write. Default: papers.md in --out.")] = None,
 ) -> None:
     """Render all results of the folder as one page."""
     from polyclinic.cli.console import console

@@ -21,13 +21,13 @@ from typing import Any, ClassVar
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from polyclinic.aggregation.decentralised import graph
 from polyclinic.aggregation.fixed_point import FixedPoint, Words, stream
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.vector import flatten, only_added, unflatten
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts, Contribution, Exchange, Message, Roster, Step
 from polyclinic.protocol.wire.sealed import Channel, Identity, Party, SealedMessage, agree, digest, introduce
+from polyclinic_papers.decentralised import graph
 
 __all__ = ["Cycle", "CycleNode", "hamiltonian"]
 
@@ -126,13 +126,7 @@ class Cycle(Aggregator):
         return self.order
 
     def exchange(
-        self,
-        me: str,
-        roster: Roster,
-        step: Step,
-        mine: Contribution | None,
-        *,
-        promises: Promises | None = None,
+        self, me: str, roster: Roster, step: Step, mine: Contribution | None, *, promises: Promises | None = None
     ) -> Exchange:
         """A site's side; there is no other."""
         only_added(step, self.name)
@@ -231,5 +225,5 @@ class CycleNode(Party):
     def deadline(self) -> list[Message]:
         """Everybody on the ring is needed."""
         if self._result == "pending":
-            self._result = "burnt"
+            self._result = "aborted"
         return []

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 
 from polyclinic.datasets.planted import planted_counts
-from polyclinic.datasets.split import split
 from polyclinic.errors import ConfigError
 from polyclinic.records.sites.site import Site, Sites, pooled
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic_papers.split import split
 
 __all__ = ["dpfact_synthetic"]
 

@@ -7,13 +7,17 @@ from typing import Any, Final
 
 import numpy as np
 
-from polyclinic.methods.estimators.phenotypes import DPFact
+from polyclinic.methods.phenotypes import DPFact
+from polyclinic.methods.starts.random import start
+from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.matching import match
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import cohort
+from polyclinic_papers.controls import PERMUTED, RANDOM, permuted
+from polyclinic_papers.dpfact import literal
 from polyclinic_papers.experiment import Lab, Result
 from polyclinic_papers.interval import interval
 from polyclinic_papers.prediction import logistic
@@ -27,14 +31,29 @@ def phenotypes(lab: Lab) -> Result:
     """Tables 5 to 7: phenotypes with coefficient, p-value, weight and prevalence, of NICU and of all; own and shared codes."""
     found = [lab.part(f"{s}", lambda s=s: _table(lab["patients"], lab["rank"], s)) for s in lab.seeds]
     first = found[0]
+    wrong = {n: [f["wrong"][n] for f in found] for n in found[0]["wrong"]}
+
+    def added(clear: str) -> Any:
+        return interval([a - b for a, b in zip(wrong["with noise"], wrong[clear])])
+
     return Result(
         ["table", "phenotype", "planted as", "top codes", "coefficient", "p-value", "lambda", "prevalence %", "sites"],
         first["rows"],
         judge(
             "dpfact.phenotypes",
+            {
+                RANDOM: {
+                    "own": interval([f["random"] for f in found]),
+                    "coverage": interval([f["random"] / f["planted"] for f in found]),
+                },
+                "random factors without noise": {"added": added(RANDOM)},
+                PERMUTED: {"sign": interval([f["permuted_signs"] for f in found])},
+            },
             own=interval([f["own"] for f in found]),
             sign=interval([f["signs"] for f in found]),
             coverage=interval([f["matched"] for f in found]),
+            added=added("without noise"),
+            noisy=interval(wrong["with noise"]),
         ),
         {"log odds of death per standard deviation": [r[4] or 0.0 for r in first["rows"] if r[0] == "7"]},
         "phenotype",
@@ -82,23 +101,54 @@ def _table(patients: int, rank: int, seed: int) -> dict[str, Any]:
     a = np.concatenate([model.memberships_[s.name] for s in sites])
     for r in range(rank):
         rows.append(row("7", r, everyone, a, float(model.weights_[r]), _codes(model.factors_, model, r)))
-    known = [
-        (everyone[r].coefficient, truth.coefficients[j])
-        for r, j in pairs.items()
-        if r in everyone and everyone[r].p_value < 0.05
-    ]
-    signs = [float(np.sign(x) == np.sign(y)) for x, y in known if y]
+
+    def signs(effects: dict[int, Any]) -> float | None:
+        """Of the significant coefficients, the share with the planted sign."""
+        known = [(effects[r], truth.coefficients[j]) for r, j in pairs.items() if r in effects]
+        right = [float(np.sign(e.coefficient) == np.sign(y)) for e, y in known if y and e.p_value < 0.05]
+        return float(np.mean(right)) if right else None
+
+    blank = match(start([len(f) for f in truth.factors], rank, seed), truth.factors)
     return {
         "rows": rows,
         "own": float(len({pairs[r] for r in own} & set(np.flatnonzero(~truth.shared).tolist()))),
-        "signs": float(np.mean(signs)) if signs else None,
+        "signs": signs(everyone),
+        "permuted_signs": signs(_effects(model, sites, seed)),
+        "random": float((blank.likeness > 0.8).sum()),
+        "planted": truth.rank,
+        "wrong": _wrong_codes(rank, seed, network),
         "matched": len(pairs) / truth.rank,
     }
 
 
-def _effects(model: Any, sites: Sequence[Site]) -> dict[int, Any]:
+def _wrong_codes(rank: int, seed: int, network: Any) -> dict[str, float]:
+    """Table 6 (b) against (c): of the ten heaviest codes of a mode, the share outside the planted ones, as printed with mu 0."""
+    settings = literal("icu", sparsity=0.0, rank=rank, seed=seed, rounds=20)
+    noise = Privacy(1.2, 1e-4, level="entry", clip=1.0)
+    fitted = {
+        "without noise": DPFact(weighting="none", **settings).fit(network).factors_,
+        "with noise": DPFact(weighting="none", **settings, privacy=noise).fit(network).factors_,
+        RANDOM: start([len(f) for f in network.truth.factors], rank, seed),
+    }
+    out = {}
+    for name, factors in fitted.items():
+        found = match(factors, network.truth.factors)
+        out[name] = float(
+            np.mean(
+                [
+                    np.mean(t[np.argsort(-np.abs(f[:, i]))[:10], j] <= 0)
+                    for i, j in zip(found.left, found.right)
+                    for f, t in zip(factors, network.truth.factors)
+                ]
+            )
+        )
+    return out
+
+
+def _effects(model: Any, sites: Sequence[Site], shuffle: int | None = None) -> dict[int, Any]:
     a = np.concatenate([model.memberships_[s.name] for s in sites])
     labels = np.concatenate([np.asarray(s.labels) for s in sites])
+    labels = labels if shuffle is None else permuted(labels, shuffle)
     return {e.phenotype: e for e in logistic(a, labels)} if 0 < labels.mean() < 1 else {}
 
 

@@ -8,13 +8,15 @@ from typing import Any
 import numpy as np
 
 from polyclinic.errors import PolyclinicError
-from polyclinic.methods.estimators.phenotypes import DPFact
+from polyclinic.methods.phenotypes import DPFact
 from polyclinic.methods.rounds.local_pass import open_factors
 from polyclinic.methods.starts.random import start
 from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.tensors import cp
 from polyclinic.tensors.matching import factor_match_score, match
 from polyclinic_papers.claims import judge
 from polyclinic_papers.cohorts import cohort
+from polyclinic_papers.controls import RANDOM, ZERO
 from polyclinic_papers.dpfact import LITERAL, literal
 from polyclinic_papers.experiment import Lab, Result
 from polyclinic_papers.interval import Interval, interval, mean_sd
@@ -56,14 +58,27 @@ def fms(lab: Lab) -> Result:
         ],
         rows,
         [
-            *(c for n in found for c in judge("dpfact.fms.rises", threshold=n, rise=rise(n, "own"), **ends)),
+            *(
+                c
+                for n in found
+                for c in judge(
+                    "dpfact.fms.rises", {RANDOM: {"rise": rise(n, "start")}}, threshold=n, rise=rise(n, "own"), **ends
+                )
+            ),
             *(
                 c
                 for n, f in found.items()
-                for c in judge("dpfact.fms.near_one", threshold=n, last=interval([p["own"] for p in f[-1]]), **ends)
+                for c in judge(
+                    "dpfact.fms.near_one",
+                    {RANDOM: {"last": interval([p["start"] for p in f[-1]])}},
+                    threshold=n,
+                    last=interval([p["own"] for p in f[-1]]),
+                    **ends,
+                )
             ),
             *judge(
                 "dpfact.true",
+                {RANDOM: {"truth": interval([p["blank"] for p in found["mu 0"][-1]])}},
                 truth=interval([p["truth"] for p in found["mu 0"][-1]]),
                 clear=interval([p["clear"] for p in found["mu 0"][-1]]),
                 begun=interval([p["start"] for p in found["mu 0"][-1]]),
@@ -100,6 +115,7 @@ def _fms(lab: Lab, name: str, epsilon: float, seed: int) -> dict[str, float]:
         "truth": factor_match_score(network.truth.factors, noisy.factors_),
         "clear": factor_match_score(network.truth.factors, clear),
         "start": factor_match_score(begun, clear),
+        "blank": factor_match_score(network.truth.factors, begun),
     }
 
 
@@ -135,6 +151,7 @@ def mu(lab: Lab) -> Result:
         rows,
         judge(
             "dpfact.mu",
+            {name: _still([f[name] for f in right[0]], 6 * lab["rank"]) for name in (ZERO, RANDOM)},
             smallest=lab["mus"][0],
             chosen=lab["chosen"],
             none=interval(off[0]),
@@ -156,18 +173,45 @@ def _norms(lab: Lab, value: float, seed: int) -> dict[str, Any]:
     model = DPFact(weighting="none", rank=lab["rank"], seed=seed, sparsity=value).fit(network)
     units = list(network.truth.memberships)
     norms = np.array([np.linalg.norm(model.memberships_[u], axis=0) for u in units])
-    ratio = norms / np.maximum(norms.max(0), 1e-300)
-    ratio[:, norms.max(0) <= 1e-9] = 0.0
-    found = match(model.factors_, network.truth.factors)
-    is_off = ratio[:, found.left] <= 0.01
-    absent = ~network.truth.prevalence[:, found.right]
+    random, tensors = start(network[0].counts().shape[1:], lab["rank"], seed), {s.name: s.counts() for s in network}
+    on_random = np.array([np.linalg.norm(cp.solve_memberships(tensors[u], random), axis=0) for u in units])
+    ratio = _ratio(norms)
     return {
         "norms": {u: np.sort(r)[::-1].tolist() for u, r in zip(units, ratio)},
+        **_absences(ratio, model.factors_, network.truth),
+        "fms": factor_match_score(network.truth.factors, model.factors_),
+        ZERO: _absences(0 * ratio, model.factors_, network.truth),
+        RANDOM: _absences(_ratio(on_random), random, network.truth),
+    }
+
+
+def _ratio(norms: Any) -> Any:
+    """Norms of (units, columns) over the largest unit's; 0 where no unit has the column."""
+    ratio = norms / np.maximum(norms.max(0), 1e-300)
+    ratio[:, norms.max(0) <= 1e-9] = 0.0
+    return ratio
+
+
+def _absences(ratio: Any, factors: Any, truth: Any) -> dict[str, float]:
+    """How many columns are off, and how well that agrees with the planted absences."""
+    found = match(factors, truth.factors)
+    is_off = ratio[:, found.left] <= 0.01
+    absent = ~truth.prevalence[:, found.right]
+    return {
         "off": float((ratio <= 0.01).sum()),
         "absent": float(absent.sum()),
         "recall": float((is_off & absent).sum() / max(absent.sum(), 1)),
         "precision": float((is_off & absent).sum() / max(is_off.sum(), 1)),
-        "fms": factor_match_score(network.truth.factors, model.factors_),
+    }
+
+
+def _still(parts: Sequence[Mapping[str, float]], columns: int) -> dict[str, Interval]:
+    """Figures of a control, which does not depend on mu."""
+    return {
+        "none": interval([p["off"] for p in parts]),
+        "large": interval([0.0 for _ in parts]),
+        "most": interval([p["off"] / columns for p in parts]),
+        "middle": interval([min(p["recall"], p["precision"]) for p in parts]),
     }
 
 
@@ -199,6 +243,9 @@ def grid(lab: Lab) -> Result:
     printed, mended = best("literal", "observed", True), best("corrected", "fms", False)
     choice = ("literal", 5.0, printed[2], 0.01)
     above = interval([a["observed"] / b["observed"] - 1 for a, b in zip(found[choice], found[printed]) if a and b])
+    usable = [f for p, f in found.items() if p[0] == "literal" and all(f)]
+    errors = [[f[k]["observed"] for f in usable] for k in range(len(lab.seeds))]
+    chance = interval([_blank_match(lab, s) for s in lab.seeds])
     refused = [p for p, f in found.items() if p[0] == "literal" and not any(f)]
     default = ("corrected", 1.0, 1.0, 1.0)
     lag = (
@@ -220,6 +267,9 @@ def grid(lab: Lab) -> Result:
         rows,
         judge(
             "dpfact.grid",
+            {RANDOM: {"above": 0.0, "range": 0.0, "refused": 0, "lag": 0.0, "default": chance}},
+            range=interval([max(e) / min(e) - 1 for e in errors]),
+            default=interval([x["fms"] for x in found.get(default, ()) if x]),
             printed=printed,
             mended=mended,
             above=above,
@@ -230,6 +280,11 @@ def grid(lab: Lab) -> Result:
         ),
         *_figure(found, lab),
     )
+
+
+def _blank_match(lab: Lab, seed: int) -> float:
+    network = cohort("icu", seed, lab["patients"])
+    return factor_match_score(network.truth.factors, start(network[0].counts().shape[1:], lab["rank"], seed))
 
 
 def _figure(found: Mapping[Any, Sequence[Any]], lab: Lab) -> tuple[dict[str, list[float]], str, str]:

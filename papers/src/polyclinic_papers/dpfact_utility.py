@@ -9,16 +9,18 @@ import numpy as np
 
 from polyclinic.errors import PolyclinicError
 from polyclinic.methods.central.als import CPALS
-from polyclinic.methods.estimators.phenotypes import TRIP, DPFact
+from polyclinic.methods.phenotypes import TRIP, DPFact
+from polyclinic.methods.starts.random import start
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.protocol.loop import Simulation
 from polyclinic.tensors import cp
 from polyclinic_papers.claims import Claim, judge
 from polyclinic_papers.cohorts import TITLES, cohort
+from polyclinic_papers.controls import PERMUTED, permuted
 from polyclinic_papers.dpfact import literal
 from polyclinic_papers.experiment import Lab, Result
 from polyclinic_papers.interval import Interval, Several, interval, mean_sd
-from polyclinic_papers.prediction import outcome_auc, predict, random_factors_auc
+from polyclinic_papers.prediction import area, outcome_auc, predict, random_factors_auc
 from polyclinic_papers.prediction import split as by_patient
 
 __all__ = ["auc", "nicu"]
@@ -32,13 +34,14 @@ TABLE4: Final = {
     50: (0.7643, 0.7633, 0.7759, 0.7212, 0.7790),
     60: (0.7648, 0.7588, 0.7758, 0.7312, 0.7763),
 }
+FROZEN: Final = "frozen random factors"
 ZEROS: Final = "DPFact, literal, w/o both, zeros counted when patients are placed"
 
 
 def auc(lab: Lab) -> Result:
     """Table 4: mortality AUC by rank (60/40); with and without l2,1, with and without the papers' noise."""
     names = ["CP-ALS", "TRIP", "DPFact", "DPFact w/o l2,1", "DPFact, literal", "DPFact, literal, w/o l2,1"]
-    names += ["DPFact, literal, w/o noise", "DPFact, literal, w/o both", ZEROS, "frozen random factors"]
+    names += ["DPFact, literal, w/o noise", "DPFact, literal, w/o both", ZEROS, FROZEN, PERMUTED]
     rows, claims, curves, spread = [], [], {}, {}
     for data in lab["data"]:
         found: dict[str, list[list[float | None]]] = {n: [] for n in names}
@@ -96,19 +99,42 @@ def _claims(lab: Lab, data: str, found: dict[str, list[list[float | None]]]) -> 
         pairs = zip(over_ranks(left), over_ranks(right))
         return interval([None if a is None or b is None else a - b for a, b in pairs])
 
+    def figures(control: str = "") -> dict[str, Interval]:
+        """With a control in the place of the model that a claim speaks for."""
+        mine, printed = control or "DPFact", control or "DPFact, literal"
+        quiet = control or "DPFact, literal, w/o noise"
+        return {
+            "best": gap(mine, "CP-ALS"),
+            "with_l21": gap(mine, "DPFact w/o l2,1"),
+            "trip": gap(mine, "TRIP"),
+            "noise": gap("DPFact, literal, w/o noise", printed),
+            "printed": gap(quiet, "DPFact, literal, w/o both"),
+            "plain": gap(printed, "CP-ALS"),
+            "learnt": gap(printed, FROZEN),
+            "mine": gap(mine, FROZEN),
+        }
+
+    learned = [n for n in found if n not in (FROZEN, PERMUTED)]
     return judge(
         "dpfact.auc",
+        {
+            FROZEN: figures(FROZEN),
+            PERMUTED: {**figures(PERMUTED), "seen": interval([_over_chance(v) for v in over_ranks(PERMUTED)])},
+        },
         data=TITLES[data],
         zeros=gap(ZEROS, "DPFact, literal, w/o both"),
-        best=gap("DPFact", "CP-ALS"),
-        with_l21=gap("DPFact", "DPFact w/o l2,1"),
-        trip=gap("DPFact", "TRIP"),
-        noise=gap("DPFact, literal, w/o noise", "DPFact, literal"),
-        printed=gap("DPFact, literal, w/o noise", "DPFact, literal, w/o both"),
-        plain=gap("DPFact, literal", "CP-ALS"),
-        learnt=gap("DPFact, literal", "frozen random factors"),
-        mine=gap("DPFact", "frozen random factors"),
+        seen=_seen([over_ranks(n) for n in learned]),
+        **figures(),
     )
+
+
+def _over_chance(auc: float | None) -> float | None:
+    return None if auc is None else auc - 0.5
+
+
+def _seen(models: Sequence[Sequence[float | None]]) -> Interval:
+    """AUC less 0.5 of the model that predicts best: what there is to lose."""
+    return max((interval([_over_chance(v) for v in m]) for m in models), key=lambda x: np.nan_to_num(x.mean, nan=-1.0))
 
 
 def _none(values: Sequence[float | None]) -> float | None:
@@ -123,12 +149,13 @@ def _auc(lab: Lab, name: str, data: str, rank: int, seed: int) -> float | None:
     printed = literal(data, names, rounds=lab["epochs"])
     common: dict[str, Any] = {"rank": rank, "seed": seed}
     try:
-        if name == "frozen random factors":
+        if name == FROZEN:
             return random_factors_auc(network, rank, 0.6, seed)
         made: dict[str, Callable[[], Any]] = {
             "CP-ALS": lambda: CPALS(weighting="none", **common),
             "TRIP": lambda: TRIP(weighting="none", start="random", tol=0.0, **common),
             "DPFact": lambda: DPFact(weighting="none", **common),
+            PERMUTED: lambda: DPFact(weighting="none", **common),
             "DPFact w/o l2,1": lambda: DPFact(weighting="none", **common, sparsity=0.0),
             "DPFact, literal": lambda: DPFact(weighting="none", **common, **printed, **privacy),
             "DPFact, literal, w/o l2,1": lambda: DPFact(
@@ -140,7 +167,8 @@ def _auc(lab: Lab, name: str, data: str, rank: int, seed: int) -> float | None:
         }
         model = made[name]()
         if name != ZEROS:
-            return outcome_auc(model, network, 0.6, seed).auc
+            outcome = outcome_auc(model, network, 0.6, seed)
+            return outcome.auc if name != PERMUTED else area(permuted(outcome.labels, seed), outcome.risks)
         train, test = by_patient(network, 0.6, seed)
         factors = model.fit(train).factors_
         placed = [np.concatenate([cp.solve_memberships(s.counts(), factors) for s in p]) for p in (train, test)]
@@ -152,7 +180,16 @@ def _auc(lab: Lab, name: str, data: str, rank: int, seed: int) -> float | None:
 
 def nicu(lab: Lab) -> Result:
     """Figure 3 (a): AUC by rank of the patients of the one unit that differs (NICU)."""
-    names = ("TRIP", "DPFact", "DPFact, NICU's own factors", "DPFact w/o l2,1", "CP-ALS", "NICU alone")
+    names = (
+        "TRIP",
+        "DPFact",
+        "DPFact, NICU's own factors",
+        "DPFact w/o l2,1",
+        "CP-ALS",
+        "NICU alone",
+        FROZEN,
+        PERMUTED,
+    )
     found: dict[str, list[list[float | None]]] = {n: [] for n in names}
     for rank in lab["ranks"]:
         parts = [lab.part(f"{rank} {s}", lambda rank=rank, s=s: _unit_auc(lab["patients"], rank, s)) for s in lab.seeds]
@@ -173,6 +210,17 @@ def nicu(lab: Lab) -> Result:
         told = "; ".join(f"rank {r}: {v.mean:+.3f} [{v.low:+.3f}, {v.high:+.3f}]" for r, v in zip(lab["ranks"], each))
         return {key: Several(each), f"{key}_overall": overall, f"{key}_told": told}
 
+    def everything(control: str = "") -> dict[str, Any]:
+        mine = control or "DPFact"
+        models = [control] if control == PERMUTED else [n for n in names if n not in (FROZEN, PERMUTED)]
+        return {
+            **figures("trip", mine, "TRIP"),
+            **figures("own", control or "DPFact, NICU's own factors", "TRIP"),
+            **figures("sparse", mine, "DPFact w/o l2,1"),
+            **figures("alone", mine, "NICU alone"),
+            "seen": _seen([[_none([r[s] for r in found[n]]) for s in range(len(lab.seeds))] for n in models]),
+        }
+
     def gap_at(left: str, right: str, k: int, seed: int) -> float | None:
         a, b = found[left][k][seed], found[right][k][seed]
         return None if a is None or b is None else a - b
@@ -180,13 +228,7 @@ def nicu(lab: Lab) -> Result:
     return Result(
         ["rank", *names],
         rows,
-        judge(
-            "dpfact.nicu",
-            **figures("trip", "DPFact", "TRIP"),
-            **figures("own", "DPFact, NICU's own factors", "TRIP"),
-            **figures("sparse", "DPFact", "DPFact w/o l2,1"),
-            **figures("alone", "DPFact", "NICU alone"),
-        ),
+        judge("dpfact.nicu", {name: everything(name) for name in (FROZEN, PERMUTED)}, **everything()),
         {n: [_mean(v) for v in found[n]] for n in names},
         "rank",
         "AUC of held-out NICU patients",
@@ -205,11 +247,12 @@ def _unit_auc(patients: int, rank: int, seed: int) -> dict[str, float | None]:
     fold = Simulation(DPFact(weighting="none", rank=rank, seed=seed), train)
     fold.run()
 
-    def placed(factors: Sequence[Any]) -> float | None:
+    def placed(factors: Sequence[Any], other: bool = False) -> float | None:
         unit, _ = cp.normalise(list(factors))
         x, y = (cp.solve_memberships(s.counts(), unit) for s in (a, b))
+        labels = [permuted(s.labels, seed) if other else np.asarray(s.labels) for s in (a, b)]
         try:
-            return predict(x, np.asarray(a.labels), y, np.asarray(b.labels)).auc
+            return predict(x, labels[0], y, labels[1]).auc
         except PolyclinicError:
             return None
 
@@ -220,4 +263,6 @@ def _unit_auc(patients: int, rank: int, seed: int) -> dict[str, float | None]:
         "DPFact w/o l2,1": placed(DPFact(weighting="none", rank=rank, seed=seed, sparsity=0.0).fit(train).factors_),
         "CP-ALS": placed(CPALS(weighting="none", rank=rank, seed=seed).fit(train).factors_),
         "NICU alone": placed(CPALS(weighting="none", rank=rank, seed=seed).fit([a]).factors_),
+        FROZEN: placed(start(a.counts().shape[1:], rank, seed)),
+        PERMUTED: placed(fold.public.factors, other=True),
     }

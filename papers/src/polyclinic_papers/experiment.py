@@ -20,16 +20,7 @@ from polyclinic.errors import ConfigError
 from polyclinic.util.atomic_files import atomic
 from polyclinic_papers.claims import Claim
 
-__all__ = [
-    "Experiment",
-    "Lab",
-    "Result",
-    "draw",
-    "markdown",
-    "parameters",
-    "run",
-    "took",
-]
+__all__ = ["Experiment", "Lab", "Result", "draw", "markdown", "parameters", "run", "summary", "took"]
 
 Mode = Literal["quick", "full"]
 
@@ -39,7 +30,8 @@ class Result:
     """A table, curves for a figure, and claims.
 
     ``curves`` are drawn over ``at`` (numbers, or names for bars; by default 1, 2, ...) with ``spread`` (standard deviations)
-    as error bars; ``log`` names the logarithmic axes (``"x"``, ``"y"``, ``"xy"``).
+    as error bars; ``log`` names the logarithmic axes (``"x"``, ``"y"``, ``"xy"``). ``main`` is for a paper's main figure:
+    what the paper says, ours, the literal version, the verdict.
     """
 
     columns: Sequence[str]
@@ -52,6 +44,7 @@ class Result:
     at: Sequence[Any] = ()
     spread: Mapping[str, Sequence[float]] = field(default_factory=dict)
     log: str = ""
+    main: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -157,12 +150,14 @@ def run(experiment: Experiment, mode: Mode, folder: Path) -> dict[str, Any]:
     lab = Lab(experiment.name, mode, folder)
     result = experiment.run(lab)
     if mode == "quick" and lab.repetitions < 2:
-        result = replace(result, claims=[_once(c) for c in result.claims])
+        main = {k: v.replace("does not hold", "undecided (one repetition)") for k, v in result.main.items()}
+        result = replace(result, claims=[_once(c) for c in result.claims], main=main)
     value = {
         "name": experiment.name,
         "paper": experiment.paper,
         "title": experiment.title,
         "mode": mode,
+        "version": __version__,
         "parameters": lab.parameters,
         "seconds": None if lab.before is None else time.perf_counter() - begun + lab.before,
         **asdict(result),
@@ -201,10 +196,20 @@ def markdown(value: Mapping[str, Any], level: str = "##") -> str:
     settings = ", ".join(f"{k} = {v}" for k, v in value["parameters"].items())
     out += [
         "",
-        f"Parameters: {settings}; {took(value)}. `polyclinic papers run {value['name']}"
+        f"Version {value['version']}. Parameters: {settings}; {took(value)}. `polyclinic papers run {value['name']}"
         + (" --quick`" if value["mode"] == "quick" else "`"),
     ]
     return "\n".join(out)
+
+
+def summary(values: Sequence[Mapping[str, Any]]) -> str:
+    """The main figure of each paper among these results, as a table."""
+    mains = [(v["paper"], v["main"]) for v in values if v["main"]]
+    if not mains:
+        return ""
+    keys = list(mains[0][1])
+    lines = ["| paper | " + " | ".join(keys) + " |", "|" + "---|" * (len(keys) + 1)]
+    return "\n".join([*lines, *("| " + " | ".join(map(_cell, [paper, *m.values()])) + " |" for paper, m in mains)])
 
 
 def took(value: Mapping[str, Any]) -> str:

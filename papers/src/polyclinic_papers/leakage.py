@@ -1,7 +1,7 @@
 """How much one site's number leaks through a federated sum, a cycle or a subspace sum, in bits: exactly, and estimated from runs.
 
 Every message of these protocols is a linear function of the sites' numbers and of random offsets, so that what corrupt sites
-learn has a closed form for Gaussian numbers (see :mod:`polyclinic.aggregation.decentralised.leakage`).
+learn has a closed form for Gaussian numbers (see :mod:`polyclinic_papers.decentralised.leakage`).
 """
 
 from __future__ import annotations
@@ -12,9 +12,9 @@ from typing import Literal
 
 import numpy as np
 
-from polyclinic.aggregation.decentralised.graph import Edges, adjacency
-from polyclinic.aggregation.decentralised.leakage import ideal_bits, subspace_bits
 from polyclinic.privacy.release import Array
+from polyclinic_papers.decentralised.graph import Edges, adjacency
+from polyclinic_papers.decentralised.leakage import ideal_bits, subspace_bits
 
 How = Literal["federated", "ideal", "cycle", "subspace"]
 

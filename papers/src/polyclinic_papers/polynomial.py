@@ -2,7 +2,7 @@
 
 Hospital k sends f_k(y) = (y - alpha) prod_{c in Y_k} (y - c) mod P to the server, which forwards pairwise sums. Whoever has
 f_k evaluates it at every public code; whoever gets f_k + f_k' subtracts its own. The attack is in
-``polyclinic_papers.polynomial_attack`` and recovers every vocabulary.
+``polyclinic_papers.attacks.polynomials`` and recovers every vocabulary.
 """
 
 from __future__ import annotations

@@ -15,7 +15,7 @@ from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.interfaces import ordered, seeds
 from polyclinic.records.sites.site import Site, Sites, truth_of
 
-__all__ = ["Effect", "Prediction", "logistic", "outcome_auc", "predict", "random_factors_auc", "split"]
+__all__ = ["Effect", "Prediction", "area", "logistic", "outcome_auc", "predict", "random_factors_auc", "split"]
 
 Array = NDArray[np.float64]
 
@@ -54,7 +54,7 @@ def predict(train: ArrayLike, train_labels: ArrayLike, test: ArrayLike, test_lab
     sd[sd == 0] = 1.0
     weights = ridge_logistic((x - mean) / sd, y)
     risks = _sigmoid((z - mean) / sd @ weights[1:] + weights[0])
-    return Prediction(_auc(t, risks), t, risks, weights[1:])
+    return Prediction(area(t, risks), t, risks, weights[1:])
 
 
 def ridge_logistic(x: Array, y: NDArray[np.generic]) -> Array:
@@ -91,7 +91,7 @@ def _sigmoid(t: Array) -> Array:
     return np.asarray(np.exp(-np.logaddexp(0.0, -t)))
 
 
-def _auc(labels: NDArray[np.generic], risks: Array) -> float:
+def area(labels: NDArray[np.generic], risks: Array) -> float:
     """Share of pairs (ill, well) in which the ill one has the larger risk; ties count half."""
     _, position, counts = np.unique(risks, return_inverse=True, return_counts=True)
     middle = np.cumsum(counts) - (counts - 1) / 2

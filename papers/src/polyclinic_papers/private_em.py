@@ -12,12 +12,12 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.auditing.attacks import em_inversion
-from polyclinic.methods.mixtures import GaussianMixture
+from polyclinic.methods.mixtures.gaussian_mixture import GaussianMixture
 from polyclinic.methods.moments.standardizing import FederatedPCA, Standardizer
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.release import Array
 from polyclinic.records.sites.site import Site
+from polyclinic_papers.attacks import em_inversion
 from polyclinic_papers.leakage import How, ksg, leak
 from polyclinic_papers.samples import load_parkinsons
 
@@ -71,6 +71,15 @@ def figure_2(
         ).fit(flat)
         for way in ways
     }
+    printed = GaussianMixture(
+        n_components=components,
+        rounds=iterations,
+        tol=0.0,
+        seed=seed,
+        start="box",
+        aggregation="plain",
+        variant="paper",
+    ).fit(flat)
     curves = {way: [float(n * h["lower_bound"]) for h in m.history_] for way, m in fits.items()}
 
     def apart(a: str, b: str) -> float | None:
@@ -84,6 +93,7 @@ def figure_2(
         "records": n,
         "components": components,
         "curves": curves,
+        "literal": [float(n * h["lower_bound"]) for h in printed.history_],
         "difference": apart("cycle", "subspace"),
         "parameters": {
             way: float(
@@ -152,7 +162,19 @@ def figure_3(*, runs: int = 10_000, iterations: int = 3, sd: float = 1e3, seed: 
     }
     nmi = {way: {node: [b / own for b in v] for node, v in nodes.items()} for way, nodes in bits.items()}
     mean = {way: {node: float(np.mean(v)) for node, v in nodes.items()} for way, nodes in nmi.items()}
+    other = rng.permutation(x[:2000])  # records of other runs: what the views say of somebody else
+
+    def seen(group: str) -> Array:
+        at = [NAMES.index(g) for g in group]
+        return x[:2000, at] if len(at) == 1 else np.stack([(a * x**p)[:2000, at].sum(1) for p in range(3)], 1)
+
+    permuted = {
+        way: {node: [ksg(other[:, NAMES.index(node)], seen(group)) / own] for node, group in nodes.items()}
+        for way, nodes in SUMMED.items()
+    }
     return {
+        "permuted": permuted,
+        "eavesdropper": {way: leak(way, NAMES, EDGES, (), sd=sd, order=NAMES) for way in ways},
         "runs": runs,
         "iterations": iterations,
         "self_information": own,

@@ -13,11 +13,12 @@ from polyclinic.errors import PolyclinicError
 from polyclinic.methods.central.als import CPALS
 from polyclinic.records.sites.site import pooled, truth_of
 from polyclinic_papers.cohorts import cohort
+from polyclinic_papers.controls import RANDOM, ZERO, blank
 from polyclinic_papers.experiment import Lab
 from polyclinic_papers.interval import Interval, interval
 from polyclinic_papers.reach import trace
 
-__all__ = ["TUNED_ON", "Finish", "Pooled", "Runner", "cheaper", "costs", "race"]
+__all__ = ["TUNED_ON", "Finish", "Pooled", "Runner", "cheaper", "costs", "race", "untrained"]
 
 TUNED_ON: Final = (1000, 1001, 1002)  # seeds that no figure uses
 Measure = Literal["full", "nonzeros"]
@@ -51,6 +52,8 @@ class Finish:
     spent: list[float]
     own: list[dict[str, float] | None] = field(default_factory=list)
     drift: list[float] = field(default_factory=list)
+    bars: Sequence[float] = ()
+    measure: Measure = "full"
 
     @property
     def by_own_end(self) -> Finish:
@@ -95,6 +98,21 @@ def costs(left: Finish, right: Finish) -> dict[str, Any]:
         "more_rounds": a is not None and b is not None and a > b,
         "rounds": a,
         "other_rounds": b,
+    }
+
+
+def untrained(lab: Lab, data: str, left: Finish) -> dict[str, dict[str, float]]:
+    """Figures of a claim on costs with a control in the left's place: it sends nothing, and either is there at once or never."""
+    key = "full" if left.measure == "full" else "observed"
+    parts = [
+        lab.part(
+            f"controls {data} {s}", lambda s=s: blank(pooled(cohort(data, s, lab["patients"])).counts(), lab["rank"], s)
+        )
+        for s in lab.seeds
+    ]
+    return {
+        name: {"missed": sum(p[name][key] > bar for p, bar in zip(parts, left.bars)), "ratio": 0.0}
+        for name in (ZERO, RANDOM)
     }
 
 
@@ -188,7 +206,9 @@ def race(lab: Lab, data: str, runners: Sequence[Runner]) -> dict[str, Finish]:
         for k in range(len(lab.seeds))
     ]
     bars = {"full": [goal(s) for s in lab.seeds], "nonzeros": [1.01 * e for e in ends]}
-    return {r.name: _finish(settings[r.name], runs[r.name], bars[r.measure]) for r in runners}
+    return {
+        r.name: replace(_finish(settings[r.name], runs[r.name], bars[r.measure]), measure=r.measure) for r in runners
+    }
 
 
 def _finish(setting: Mapping[str, Any], runs: Sequence[dict[str, list[float]] | None], bars: Sequence[float]) -> Finish:
@@ -200,6 +220,7 @@ def _finish(setting: Mapping[str, Any], runs: Sequence[dict[str, list[float]] | 
         [f["bytes"][-1] if f else nan for f in runs],
         [_hit(f, 1.01 * f["curve"][-1]) if f else None for f in runs],
         [f["curve"][-6:][0] / f["curve"][-1] - 1.0 if f else nan for f in runs],
+        bars,
     )
 
 

@@ -12,11 +12,11 @@ from polyclinic.errors import DataError
 from polyclinic.util.atomic_files import atomic
 from polyclinic_papers.catalogue import CATALOGUE
 from polyclinic_papers.claims import VERDICTS, Claim
-from polyclinic_papers.experiment import Result, draw, markdown
+from polyclinic_papers.experiment import Result, draw, markdown, summary
 
 __all__ = ["page", "results", "write_page"]
 
-_KEYS: Final = {"name", "paper", "title", "mode", "parameters", "seconds", *(f.name for f in fields(Result))}
+_KEYS: Final = {"name", "paper", "title", "mode", "version", "parameters", "seconds", *(f.name for f in fields(Result))}
 
 
 def results(folder: Path) -> dict[str, dict[str, Any]]:
@@ -63,45 +63,67 @@ def _is_claim(value: Any) -> bool:
     return isinstance(value, dict) and value.keys() >= {f.name for f in fields(Claim)}
 
 
-def page(folder: Path, figures: str = "") -> str:
-    """All results of a folder as one page: full results where there are any, else quick ones.
+RULE: Final = """\
+Written by `polyclinic papers report` from the results of `polyclinic papers run all`. Every section of a paper's page ends with its version,
+settings, number of seeds and command. Minutes are by the clock on a machine that was shared with other work.
 
-    ``figures`` is where the page finds the pictures (a relative path); without it they are left out.
-    """
-    known = results(folder)
-    out = ["# Results, table by table", ""]
+## How a claim is judged
+
+1. A claim compares a statistic with a bar. It *holds* if the whole 95 % interval over the seeds lies on the claimed side of the bar.
+2. It *does not hold* if the whole interval lies on the other side. It is *undecided* if the interval includes the bar.
+3. The same rule judges controls on the same data: the zero model, random factors, permuted labels. If a control gets the claim too, the verdict is *no signal*.
+4. The verdict is also *no signal* if there is nothing to lose, for example if every AUC is about 0.5.
+5. Claims about error compare explained energy, the share of the squared counts that a model explains. It is 0 for the zero model.
+
+The claims are data: `papers/src/polyclinic_papers/claims/`. There are many intervals, and none is corrected for their number.
+"""
+
+
+def _overview(known: Mapping[str, Mapping[str, Any]]) -> str:
+    """The rule, the main figure of every paper, and how many claims have which verdict."""
+    out = ["# Results", "", "After this page you know which claims of the five papers hold here.", "", RULE]
+    if told := summary(list(known.values())):
+        out += ["## Main figures", "", told, ""]
     out += [
-        "What the papers say, what this program gets, and why they differ. Written by `polyclinic papers report` from the",
-        "results of `polyclinic papers run all`; every section ends with the command that repeats it. A claim holds when",
-        "its 95 % interval over the seeds lies wholly on the claimed side, does not hold when it lies wholly on the other, and is",
-        "undecided when the interval includes the bar; there are many intervals, and none is corrected for their number. The claims",
-        "are data: `papers/src/polyclinic_papers/claims/`. Minutes are by the clock, on two cores that were shared with other work.",
+        "## Verdicts",
         "",
-        "| paper | claims that hold | that do not | undecided | experiments | minutes |",
-        "|---|---|---|---|---|---|",
+        "| paper | claims that hold | that do not | undecided | no signal | experiments | minutes |",
     ]
+    out += ["|---|---|---|---|---|---|---|"]
     for paper in dict.fromkeys(CATALOGUE[n].paper for n in known):
         mine = [v for n, v in known.items() if CATALOGUE[n].paper == paper]
         counts = [sum(c["verdict"] == h for v in mine for c in v["claims"]) for h in VERDICTS]
         out.append(f"| {paper} | {' | '.join(map(str, counts))} | {len(mine)} | {_minutes(mine)} |")
-    paper = ""
-    for name, value in known.items():
-        if value["paper"] != paper:
-            paper = value["paper"]
-            out += ["", f"## {paper[0].upper()}{paper[1:]}"]
-        out += ["", markdown(value, "###")]
-        if figures and (folder / name / f"{value['mode']}.svg").is_file():
-            out += ["", f"![{value['title']}]({figures}/{name}.svg)"]
     return "\n".join(out) + "\n"
 
 
+def _pages(folder: Path, known: Mapping[str, Mapping[str, Any]], figures: str = "") -> dict[str, str]:
+    """Prefix of a paper -> its page, with pictures where ``figures`` (a relative path) says where they are."""
+    out: dict[str, list[str]] = {}
+    for name, value in known.items():
+        lines = out.setdefault(name.split("-")[0], [f"# Results: {value['paper']}"])
+        lines += ["", markdown(value, "##")]
+        if figures and value["curves"]:
+            lines += ["", f"![{value['title']}]({figures}/{name}.svg)"]
+    return {paper: "\n".join(lines) + "\n" for paper, lines in out.items()}
+
+
+def page(folder: Path) -> str:
+    """All results of a folder as one text: full results where there are any, else quick ones."""
+    known = results(folder)
+    return "\n".join([_overview(known), *_pages(folder, known).values()])
+
+
 def write_page(folder: Path, to: Path) -> Path:
-    """Write the page of a folder's results, and its figures into a folder of the same name beside it."""
-    text = page(folder, to.stem)  # first: it refuses what cannot be read before anything is written
-    for name, found in results(folder).items():
+    """Write an overview of a folder's results, a page per paper beside it, and the figures into a folder of its name."""
+    known = results(folder)  # first: it refuses what cannot be read before anything is written
+    pages = {to.with_name(f"{to.stem}-{n}.md"): text for n, text in _pages(folder, known, to.stem).items()}
+    index = "\n".join(["", "```{toctree}", ":maxdepth: 1", "", *(p.stem for p in pages), "```", ""])
+    for name, found in known.items():
         draw(found, to.with_suffix("") / f"{name}.svg")
-    with atomic(to) as temporary:
-        temporary.write_text(text, encoding="utf-8")
+    for path, text in {**pages, to: _overview(known) + index}.items():
+        with atomic(path) as temporary:
+            temporary.write_text(text, encoding="utf-8")
     return to
 
 

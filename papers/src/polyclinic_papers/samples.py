@@ -10,8 +10,8 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.datasets.open_data import find
 from polyclinic.errors import DataError
+from polyclinic_papers.open_data import find
 
 __all__ = ["Samples", "gene_filter", "load_colon", "load_leukemia", "load_parkinsons"]
 

@@ -114,9 +114,5 @@ def _assemble(
     patient, counts, *codes = columns
     first = np.flatnonzero(np.diff(patient, prepend=-1))
     return SparseTensor.from_layout(
-        patient[first].astype(np.int64),
-        np.append(first, len(patient)),
-        codes,
-        counts.astype(np.float64),
-        law.shape,
+        patient[first].astype(np.int64), np.append(first, len(patient)), codes, counts.astype(np.float64), law.shape
     )

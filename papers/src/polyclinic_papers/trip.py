@@ -10,17 +10,19 @@ from typing import Any
 import numpy as np
 
 from polyclinic.alignment.ecdh_ring import ring
-from polyclinic.datasets import icu_network, split
+from polyclinic.datasets import icu_network
 from polyclinic.methods.central.als import CPALS
-from polyclinic.methods.estimators.phenotypes import TRIP, LocalModel
+from polyclinic.methods.phenotypes import TRIP, LocalModel
 from polyclinic.records.sites.site import Site, Sites, pooled
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic_papers.claims import judge
 from polyclinic_papers.clock import RATE, clock
+from polyclinic_papers.controls import RANDOM, ZERO, blank, explained
 from polyclinic_papers.experiment import Lab, Result
-from polyclinic_papers.interval import interval, mean_sd
+from polyclinic_papers.interval import Interval, interval, mean_sd
 from polyclinic_papers.reach import rmse_of
 from polyclinic_papers.skewed_counts import skewed_counts
+from polyclinic_papers.split import split
 
 __all__ = ["hospitals", "size", "skew"]
 
@@ -31,17 +33,20 @@ WAYS = ("central", "TRIP", "local")
 
 def size(lab: Lab) -> Result:
     """Figure 4: RMSE, time and convergence against nonzeros, three hospitals; the paper's time model."""
-    rows, ratios, faster, totals = [], [], [], []
+    rows, faster, totals = [], [], []
+    energy: dict[str, list[float]] = {w: [] for w in (*WAYS, RANDOM)}
     curves: dict[str, list[float]] = {}
     for n in lab["nonzeros"]:
         f = lab.part(f"{n}", lambda n=n: _measure(_thirds(n), lab["rank"], lab["rounds"], 0, curve=True))
-        ratios.append(f["TRIP"]["rmse"] / f["central"]["rmse"])
+        for way in energy:
+            energy[way].append(explained(f[way]["rmse"], f["zero"]))
         faster.append(f["central"]["sweep"] / f["TRIP"]["sweep"])
         totals.append(f["central"]["total"] / f["TRIP"]["total"])
         rows.append(
             [
                 f"{n:,}",
                 *(f[w]["rmse"] for w in WAYS),
+                *(energy[w][-1] for w in (*WAYS, RANDOM)),
                 f["central"]["sweep"],
                 f["TRIP"]["round"],
                 f["TRIP"]["sweep"],
@@ -52,10 +57,18 @@ def size(lab: Lab) -> Result:
         )
         if n in (min(lab["nonzeros"]), max(lab["nonzeros"])):
             curves |= {f"{way}, {n / 1e6:g} M": f[way]["curve"] for way in ("central", "TRIP")}
+
+    def figures(trip: Sequence[float], central: Sequence[float]) -> dict[str, float]:
+        """With these models in the place of TRIP, and in the place of the central model beside the local one."""
+        share = [t / c for t, c in zip(trip, energy["central"])]
+        return {**_ends("share", share), **_ends("local", [a - b for a, b in zip(central, energy["local"])])}
+
+    nothing = [0.0] * len(rows)
     return Result(
         [
             "nonzeros",
             *(f"RMSE, {w}" for w in WAYS),
+            *(f"explained energy, {w}" for w in (*WAYS, RANDOM)),
             "pooled sweep, CPU s",
             "TRIP round, the sites one after the other, CPU s",
             "slowest site's sweep with duals, server, serialising, CPU s",
@@ -66,9 +79,9 @@ def size(lab: Lab) -> Result:
         rows,
         judge(
             "trip.size",
+            {ZERO: figures(nothing, nothing), RANDOM: figures(energy[RANDOM], energy[RANDOM])},
             small=lab.mode == "quick",
-            **_ends("ratio", ratios),
-            **_ends("local", [r[3] / r[1] for r in rows]),
+            **figures(energy["TRIP"], energy["central"]),
             **_ends("faster", faster),
             **_ends("total", totals),
         ),
@@ -126,6 +139,8 @@ def _measure(sites: Sites, rank: int, rounds: int, seed: int, *, curve: bool = F
         },
         "local": {"rmse": rmse_of(union, local.factors), "total": local.total + align},
         "alignment": align,
+        "zero": (controls := blank(union, rank, seed))[ZERO]["full"],
+        RANDOM: {"rmse": controls[RANDOM]["full"]},
         "peak_gb": resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20,
     }
 
@@ -133,38 +148,64 @@ def _measure(sites: Sites, rank: int, rounds: int, seed: int, *, curve: bool = F
 def _compare(lab: Lab, key: str, label: str, deal: Any, big: Any) -> Result:
     """RMSE over five planted networks, and the paper's time model on a tensor of its size."""
     rows: list[list[Any]] = []
-    all_: dict[Any, list[list[float]]] = {}
+    found: dict[Any, list[dict[str, float]]] = {}
+    seconds: dict[str, list[float]] = {w: [] for w in WAYS}
     for value in lab[key]:
-        all_[value] = [
+        found[value] = [
             lab.part(f"{value} {s}", lambda value=value, s=s: _three(deal, value, lab, s)) for s in lab.seeds
         ]
         timed = lab.part(
             f"time {value}", lambda value=value: _measure(big(lab["nonzeros"], value), 10, lab["rounds"], 0)
         )
+        for w in WAYS:
+            seconds[w].append(timed[w]["total"])
         rows.append(
             [
                 value if isinstance(value, int) else round(value, 3),
-                *(mean_sd([f[k] for f in all_[value]]) for k in range(3)),
-                *(float(np.mean([f[k] / f[0] for f in all_[value]])) for k in (1, 2)),
+                *(mean_sd([f[k] for f in found[value]]) for k in WAYS),
+                *(mean_sd([explained(f[k], f[ZERO]) for f in found[value]]) for k in (*WAYS, RANDOM)),
                 *(timed[w]["total"] for w in WAYS),
             ]
         )
-    curves = {w: [float(np.mean([f[k] for f in found])) for found in all_.values()] for k, w in enumerate(WAYS)}
-    spread = {w: [float(np.std([f[k] for f in found])) for found in all_.values()] for k, w in enumerate(WAYS)}
-    near, away = (  # a seed's mean over all splits into several hospitals
-        interval([float(np.mean([f[s][k] / f[s][0] - 1 for v, f in all_.items() if v != 1])) for s in lab.seeds])
-        for k in (1, 2)
-    )
+
+    def gap(left: str, right: str) -> Interval:
+        """Explained energy of one model less another's over the central one's: a seed's mean over splits into several."""
+        return interval(
+            [
+                float(np.mean([_apart(f[s], left, right) for v, f in found.items() if v != 1]))
+                for s in range(len(lab.seeds))
+            ]
+        )
+
+    def figures(trip: str, central: str) -> dict[str, Any]:
+        return {"near": gap(trip, "central"), "away": gap(central, "local"), "edge": gap(trip, "local")}
+
+    several = [k for k, v in enumerate(lab[key]) if v != 1]
+    first, last = several[0], several[-1]
+    rise = seconds["TRIP"][last] / seconds["TRIP"][first]
+    curves = {w: [float(np.mean([f[w] for f in parts])) for parts in found.values()] for w in WAYS}
+    spread = {w: [float(np.std([f[w] for f in parts])) for parts in found.values()] for w in WAYS}
     return Result(
         [
             label,
             *(f"RMSE, {w}" for w in WAYS),
-            "TRIP / central",
-            "local / central",
+            *(f"explained energy, {w}" for w in (*WAYS, RANDOM)),
             *(f"in all, {w}, s ({lab['nonzeros'] / 1e6:g} M nonzeros)" for w in WAYS),
         ],
         rows,
-        judge("trip.compare", near=near, away=away),
+        [
+            c
+            for where in ("trip.compare", f"trip.time.{key}")
+            for c in judge(
+                where,
+                {ZERO: figures(ZERO, ZERO), RANDOM: figures(RANDOM, RANDOM)},
+                **figures("TRIP", "central"),
+                rise=rise,
+                faster=min(c / t for c, t in zip(seconds["central"], seconds["TRIP"])),
+                first=lab[key][first],
+                last=lab[key][last],
+            )
+        ],
         curves,
         label,
         "RMSE over all cells",
@@ -175,26 +216,32 @@ def _compare(lab: Lab, key: str, label: str, deal: Any, big: Any) -> Result:
     )
 
 
-def _three(deal: Any, value: Any, lab: Lab, seed: int) -> list[float]:
+def _apart(rmse: dict[str, float], left: str, right: str) -> float:
+    energy = {k: explained(v, rmse[ZERO]) for k, v in rmse.items()}
+    return (energy[left] - energy[right]) / energy["central"]
+
+
+def _three(deal: Any, value: Any, lab: Lab, seed: int) -> dict[str, float]:
+    """RMSE over all cells of the three models and of the controls."""
     network = icu_network(patients=lab["patients"], seed=seed)
     sites, rank = deal(network, value, seed), network.truth.rank + 2
-    return [
-        CPALS(weighting="none", rank=rank, seed=seed).fit(sites).quality(sites)["rmse_full"],
-        TRIP(weighting="none", start="random", tol=0.0, rank=rank, rounds=lab["rounds"], seed=seed)
-        .fit(sites)
-        .quality(sites)["rmse_full"],
-        LocalModel(weighting="none", rank=rank, seed=seed).fit(sites).quality(sites)["rmse_full"],
-    ]
+    trip = TRIP(weighting="none", start="random", tol=0.0, rank=rank, rounds=lab["rounds"], seed=seed)
+    models: dict[str, Any] = {
+        "central": CPALS(weighting="none", rank=rank, seed=seed),
+        "TRIP": trip,
+        "local": LocalModel(weighting="none", rank=rank, seed=seed),
+    }
+    controls = blank(pooled(sites).counts(), rank, seed)
+    return {
+        **{name: model.fit(sites).quality(sites)["rmse_full"] for name, model in models.items()},
+        **{name: c["full"] for name, c in controls.items()},
+    }
 
 
 def hospitals(lab: Lab) -> Result:
     """Figures 5 (a), (c): RMSE and time over the number of hospitals."""
     return _compare(
-        lab,
-        "hospitals",
-        "hospitals",
-        lambda net, k, s: split(net, k, seed=s),
-        lambda nonzeros, k: _thirds(nonzeros, k),
+        lab, "hospitals", "hospitals", lambda net, k, s: split(net, k, seed=s), lambda nonzeros, k: _thirds(nonzeros, k)
     )
 
 

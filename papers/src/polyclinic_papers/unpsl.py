@@ -22,6 +22,7 @@ from polyclinic.methods.similarity.selection.unpsl_cv import UnPSLCV
 from polyclinic.methods.similarity.unpsl import UnPSL
 from polyclinic.records.sites.site import Site
 from polyclinic_papers.baselines import GMML, ITML, LMNN, Cosine, Euclidean, LowRank
+from polyclinic_papers.controls import PERMUTED, RANDOM, ZERO, permuted
 from polyclinic_papers.knn import best_of, halves, scores, standard_error
 from polyclinic_papers.planted_similarity import unpsl_synthetic
 from polyclinic_papers.samples import load_colon, load_leukemia, load_parkinsons
@@ -38,8 +39,6 @@ __all__ = [
     "judged_tuned",
     "read",
     "summary",
-    "table1",
-    "table2",
     "table2_once",
     "table2_summary",
 ]
@@ -49,6 +48,8 @@ Result = dict[str, Any]
 Data = Literal["parkinsons", "colon", "leukemia"]
 By = Literal["sample", "subject"]
 K: Final = 3
+CONTROL: Final = "control: "
+LITERAL: Final = "UnPSL, literal"
 PAPER_TABLE_1: Final = {
     "parkinsons": {"Cosine": 0.6433, "Euclidean": 0.7753, "ITML": 0.7938, "LowRank": 0.7979, "GMML": 0.7443, "LMNN": 0.8151,
                    "R2ML": 0.7835, "UnPSL": 0.8222},
@@ -147,7 +148,21 @@ def judged(
         for k in ks:
             model = UnPSLCV(k=k, seed=seed + split).fit(X, y, groups=groups)
             found[f"UnPSL {k}"] = _called(model, real, split, k)
+            found |= {f"{CONTROL}{n} {k}": c for n, c in _controls(model, real, split, k).items()}
     return found
+
+
+def _controls(model: Any, real: Real, split: int, k: int) -> dict[str, list[int]]:
+    """What k-NN calls with permuted training labels in the learned metric, and in a random metric of five directions."""
+    train, test = real.splits[split]
+    X, y = real.X[train], real.y[train]
+    W = np.random.default_rng([split, 5]).normal(size=(X.shape[1], 5)) / np.maximum(X.std(0), 1e-12)[:, None]
+    return {
+        PERMUTED: [
+            int(c) for c in knn_predict(model.transform(X), permuted(y, split), model.transform(real.X[test]), k=k)
+        ],
+        RANDOM: [int(c) for c in knn_predict(X @ W, y, real.X[test] @ W, k=k)],
+    }
 
 
 def read(real: Real, split: int, *, by: By = "sample", seed: int = 0) -> dict[str, dict[str, float]]:
@@ -158,12 +173,27 @@ def read(real: Real, split: int, *, by: By = "sample", seed: int = 0) -> dict[st
     for prefer in ("accuracy", "few"):
         model = UnPSLCV(prefer=prefer, seed=seed + split).fit(real.X[train], real.y[train], groups=groups)
         weight = np.sort(model.feature_weights_)[::-1]
+        called = np.asarray(_called(model, real, split, K))
         found[prefer] = {
-            "accuracy": float(np.mean(np.asarray(_called(model, real, split, K)) == real.y[test])),
+            "accuracy": float(np.mean(called == real.y[test])),
+            PERMUTED: float(np.mean(called == permuted(real.y[test], split))),
+            "majority": _majority(real.y[test]),
             "features": float(np.count_nonzero(weight)),
             "heavy": float(np.count_nonzero(weight.cumsum() < 0.9 * weight.sum()) + 1),
         }
     return found
+
+
+def _majority(y: NDArray[np.int64]) -> float:
+    """Accuracy of calling everybody by the most frequent class."""
+    return float(np.unique(y, return_counts=True)[1].max() / len(y))
+
+
+def judged_literal(real: Real, split: int, *, k: int = K) -> dict[str, list[int]]:
+    """The same for Algorithm 1 as printed: 60 iterations, rho 3000 and both lambda 1, fixed on other splits (seed 1000)."""
+    train, _ = real.splits[split]
+    model = UnPSL(variant="paper", penalty=3000.0, iterations=60, tol=0.0, l1=1.0, l2=1.0, seed=split)
+    return {f"{LITERAL} {k}": _called(model.fit(real.X[train], real.y[train]), real, split, k)}
 
 
 def judged_tuned(real: Real, split: int, *, by: By = "sample", k: int = K, seed: int = 0) -> dict[str, list[int]]:
@@ -227,24 +257,6 @@ def _stratified(y: NDArray[np.int64], train: int, repeats: int, seed: int) -> li
     return found
 
 
-def table1(
-    data: Data = "parkinsons",
-    *,
-    by: By = "sample",
-    repeats: int = 20,
-    ks: Sequence[int] = (K,),
-    seed: int = 0,
-    methods: Sequence[str] | None = None,
-) -> Result:
-    """Accuracy, recall, F1 and F2 of k-NN on one real data set (Table 1), all splits in one go."""
-    real = Real.of(data, by=by, repeats=repeats, seed=seed)
-    calls = [judged(real, r, by=by, ks=ks, seed=seed, methods=methods) for r in range(len(real.splits))]
-    return {
-        "experiment": "table1", "data": data, "split": by, "positive": "disease", "repeats": len(calls),
-        "methods": summary(real, calls), "not_run": NOT_RUN,
-    }  # fmt: skip
-
-
 def table2_once(
     d: int,
     repeat: int,
@@ -254,7 +266,7 @@ def table2_once(
     variant: Literal["paper", "corrected"] = "paper",
     methods: Sequence[str] | None = None,
 ) -> Result:
-    """One repetition of :func:`table2`: ``methods`` -> scores, and what UnPSL chose."""
+    """One repetition of Table 2: ``methods`` -> scores, and what UnPSL chose."""
     data = unpsl_synthetic(d, n, seed + repeat, variant=variant)
     order = np.random.default_rng([seed, repeat]).permutation(n)
     train, test = order[: n // 2], order[n // 2 :]
@@ -270,30 +282,24 @@ def table2_once(
         model.fit_pairs(X, pairs, sign)
         A = model.transform(Z)
         s = np.einsum("pr,pr->p", A[held[:, 0]], A[held[:, 1]])
-        found["methods"][name] = scores(truth, np.where(s >= model.bias_, 1, -1))
+        called = np.where(s >= model.bias_, 1, -1)
+        found["methods"][name] = scores(truth, called)
         if name == "UnPSL":
             weight = model.feature_weights_
+            W = np.random.default_rng([d, repeat]).normal(size=(Z.shape[1], 5))
+            guess = np.einsum("pr,pr->p", (Z @ W)[held[:, 0]], (Z @ W)[held[:, 1]])
+            rows = np.linalg.norm(W, axis=1)
+            found["controls"] = {
+                PERMUTED: {"accuracy": float(np.mean(permuted(truth, repeat) == called))},
+                RANDOM: {
+                    "accuracy": float(np.mean(truth == np.where(guess >= np.median(guess), 1, -1))),
+                    "weight": float(rows[data.redundant].sum() / rows.sum()),
+                },
+                ZERO: {"accuracy": float(np.mean(truth == -1)), "weight": 0.0},
+            }
             found["weight_on_redundant"] = float(weight[data.redundant].sum() / weight.sum())
             found["chosen"] = model.best_params_
     return found
-
-
-def table2(
-    d: int = 20,
-    *,
-    repeats: int = 10,
-    n: int = 400,
-    seed: int = 0,
-    variant: Literal["paper", "corrected"] = "paper",
-    methods: Sequence[str] | None = None,
-) -> Result:
-    """Which held-out pairs are called rightly on the synthetic data (Table 2): pairs i < j of the test half, s >= 1.
-
-    ``variant="paper"`` is the generator as printed; ``"corrected"`` (s = x'WW'z) also tells how much of the weight lies on
-    the redundant features. LMNN needs class labels, which these data do not have.
-    """
-    once = [table2_once(d, r, n=n, seed=seed, variant=variant, methods=methods) for r in range(repeats)]
-    return {"experiment": "table2", "d": d, "variant": variant, "repeats": repeats, **table2_summary(once)}
 
 
 def table2_summary(once: Sequence[Mapping[str, Any]]) -> Result:
@@ -313,22 +319,30 @@ def table2_summary(once: Sequence[Mapping[str, Any]]) -> Result:
 def figure1() -> Result:
     """Cumulative share of feature pairs by absolute correlation on the three real data sets (Figure 1)."""
     grid = np.linspace(0.0, 1.0, 21)
-    curves = {}
+    curves, shuffled = {}, {}
     for name, load in (("colon", load_colon), ("parkinsons", load_parkinsons), ("leukemia", load_leukemia)):
         R = np.abs(np.corrcoef(load().X.T))
         r = R[np.triu_indices(len(R), 1)]
         curves[name] = [float(np.mean(r <= g + 1e-12)) for g in grid]
-    return {"experiment": "figure1", "correlation": grid.tolist(), "share": curves}
+        apart = np.abs(np.corrcoef(np.random.default_rng(0).permuted(load().X.T, axis=1)))
+        shuffled[name] = float(np.mean(apart[np.triu_indices(len(apart), 1)] > 0.5))
+    return {"experiment": "figure1", "correlation": grid.tolist(), "share": curves, "permuted": shuffled}
 
 
 def figure2(*, iterations: int = 60, trials: int = 3, seed: int = 0) -> Result:
     """Primal residuals of Algorithm 1 on Parkinsons, 98 random training recordings per trial (Figure 2)."""
     X, y, subjects, _ = load_parkinsons()
-    curves = []
-    for train, _ in halves(subjects, by="sample", train=98, repeats=trials, seed=seed):
+    curves: list[list[float]] = []
+    gains: list[float] = []
+    none: list[float] = []
+    for train, test in halves(subjects, by="sample", train=98, repeats=trials, seed=seed):
         model = UnPSL(iterations=iterations, tol=0.0, penalty=3.0, inner=10).fit(X[train], y[train])
         curves.append([h["primal_residual"] for h in model.history_])
-    return {"experiment": "figure2", "iteration": list(range(1, iterations + 1)), "primal_residual": curves}
+        for out, W in ((gains, model.transform), (none, np.zeros_like)):
+            called = knn_predict(W(X[train]), y[train], W(X[test]), k=K)
+            out.append(float(np.mean(called == y[test])) - _majority(y[test]))
+    return {"experiment": "figure2", "iteration": list(range(1, iterations + 1)), "primal_residual": curves,
+            "gain": gains, "zero_gain": none}  # fmt: skip
 
 
 def figure3(
@@ -372,5 +386,8 @@ def figure3(
                 W = method.root(fold.public)
                 M = W @ W.T
                 gaps.append(float(np.linalg.norm(M - target) / np.linalg.norm(target)))
-    return {"experiment": "figure3", "data": data, "round": list(range(1, len(gaps) + 1)), "gap": gaps,
+    random = (G := rng.normal(size=target.shape)) @ G.T
+    random *= np.trace(target) / np.trace(random)
+    away = {ZERO: 1.0, RANDOM: float(np.linalg.norm(random - target) / np.linalg.norm(target))}
+    return {"experiment": "figure3", "data": data, "controls": away, "round": list(range(1, len(gaps) + 1)), "gap": gaps,
             "rounds_to_1e-3": next((t + 1 for t, g in enumerate(gaps) if g < 1e-3), None)}  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from polyclinic.alignment.ecdh_ring import ring
-from polyclinic.auditing.attacks.tap import Attack
+from polyclinic.auditing.attacks import Attack
 from polyclinic.protocol.interfaces import Message, seeds
 
 

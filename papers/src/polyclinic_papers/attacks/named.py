@@ -1,4 +1,4 @@
-"""Attacks that must succeed where a card says so, and fail where it promises privacy."""
+"""Three attacks, each against the variant that it breaks and the one that stops it."""
 
 from __future__ import annotations
 
@@ -7,37 +7,18 @@ from typing import Any
 
 import numpy as np
 
-from polyclinic.auditing.attacks.tap import Attack
-from polyclinic.errors import ConfigError
-from polyclinic.plugins import plugged
-
-__all__ = ["Attack", "every_attack"]
-
-
-def every_attack(seed: int = 0) -> Iterator[Attack]:
-    """All known attacks, each against the variant it breaks and the one that stops it (``polyclinic audit --attacks``)."""
-    from polyclinic.auditing.attacks import dictionary, presence, record, trip
-
-    yield from dictionary.run(seed)
-    yield from trip.run(seed)
-    yield from presence.run(seed)
-    yield from record.run(seed)
-    yield from _insider(seed)
-    yield from _mixture(seed)
-    yield from _similarity(seed)
-    for entry in plugged("polyclinic.attacks").values():
-        run = entry.load()
-        if not callable(run):
-            raise ConfigError(f"attack {entry.name!r} of {entry.package} is no function: {entry.value}")
-        yield from run(seed)
+from polyclinic.auditing.attacks import Attack
+from polyclinic.auditing.run import Insider, audit
+from polyclinic.methods.phenotypes import DPEM
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.protocol.interfaces import seeds
+from polyclinic.records.sites.site import Site
+from polyclinic_papers.attacks import em_inversion
+from polyclinic_papers.attacks.gradient_span import attack
 
 
-def _insider(seed: int) -> Iterator[Attack]:
+def insider(seed: int) -> Iterator[Attack]:
     """A hospital takes its own noise off the totals that it sees: the rest must still be what was booked."""
-    from polyclinic.auditing.run import Insider, audit
-    from polyclinic.methods.estimators.phenotypes import DPEM
-    from polyclinic.privacy.accounting.budget import Privacy
-
     for sites, lost in ((4, 0), (5, 1)):
         method = DPEM(rank=1, rounds=1, background=False, privacy=Privacy(2.0), aggregation="masked")
         found = audit(method, canaries=3000, patients=50, seed=seed, insider=Insider(sites, lost))
@@ -50,13 +31,8 @@ def _insider(seed: int) -> Iterator[Attack]:
         )
 
 
-def _mixture(seed: int) -> Iterator[Attack]:
+def mixture(seed: int) -> Iterator[Attack]:
     """Three honest sites of one record each: exact sums give them away, however they were added."""
-    from polyclinic.auditing.attacks import em_inversion
-    from polyclinic.privacy.accounting.budget import Privacy
-    from polyclinic.protocol.interfaces import seeds
-    from polyclinic.records.sites.site import Site
-
     centres = np.array([[-3.0, 0.0], [3.0, 0.0], [0.0, 4.0]])
     honest = ("n0", "n1", "n2")
     exact: dict[str, Any] = {"rounds": 2, "tol": 0, "aggregation": "masked", "start": "box"}
@@ -77,12 +53,8 @@ def _mixture(seed: int) -> Iterator[Attack]:
         )
 
 
-def _similarity(seed: int) -> Iterator[Attack]:
+def similarity(seed: int) -> Iterator[Attack]:
     """UnPSL: a message of a hospital with fewer patients than features spans exactly its patients."""
-    from polyclinic.auditing.attacks.gradient_span import attack
-    from polyclinic.protocol.interfaces import seeds
-    from polyclinic.records.sites.site import Site
-
     rng, d = seeds(seed, "gradient span"), 40
     mix = rng.normal(size=(d, d)) / np.sqrt(d) + np.eye(d)
     for label, each, victim, expected in (

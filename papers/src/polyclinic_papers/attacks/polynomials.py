@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from polyclinic.auditing.attacks.dictionary import vocabularies
-from polyclinic.auditing.attacks.tap import Attack
+from polyclinic.auditing.attacks import Attack
 from polyclinic.protocol.interfaces import seeds
+from polyclinic_papers.attacks.dictionary import vocabularies
 from polyclinic_papers.polynomial import Coefficients, evaluate, legacy_insecure
 
 __all__ = ["codes_in", "run"]

@@ -9,11 +9,12 @@ from collections.abc import Callable, Iterator
 
 import numpy as np
 
-from polyclinic.auditing.attacks.tap import Attack, listen
+from polyclinic.auditing.attacks import Attack
 from polyclinic.protocol.interfaces import Method, seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic_papers.attacks.tap import listen
 
 SHAPE = (60, 80)
 SITES, EACH = 3, 150
@@ -56,7 +57,7 @@ def right_guesses(make: Callable[[], Method], seed: int) -> int:
 
 def run(seed: int = 0) -> Iterator[Attack]:
     """Exact totals tell, paid ones do not."""
-    from polyclinic.methods.estimators.phenotypes import DPEM, LocalTF, SumALS
+    from polyclinic.methods.phenotypes import DPEM, LocalTF, SumALS
     from polyclinic.privacy.accounting.budget import Privacy
 
     size = f"{SITES} sites of {EACH} patients"

@@ -16,10 +16,11 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 import polyclinic.tensors.cp as cp
-from polyclinic.auditing.attacks.tap import Attack, Tapped, listen
-from polyclinic.auditing.attacks.trip import CODE, RECORD, hospitals
+from polyclinic.auditing.attacks import Attack
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic_papers.attacks.tap import Tapped, listen
+from polyclinic_papers.attacks.trip import CODE, RECORD, hospitals
 
 Array = NDArray[np.float64]
 
@@ -64,7 +65,7 @@ def recovered(heard: Sequence[Tapped], diagnoses: int) -> Array:
 
 def run(seed: int = 0) -> Iterator[Attack]:
     """Exact totals give the whole record; of a code that fewer than eleven have, a floor leaves no row to read."""
-    from polyclinic.methods.estimators.phenotypes import SumALS
+    from polyclinic.methods.phenotypes import SumALS
     from polyclinic.protocol.minimum_patients import MinimumPatients
 
     def make() -> SumALS:

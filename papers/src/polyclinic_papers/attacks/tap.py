@@ -14,32 +14,6 @@ from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site
 
 
-@dataclass(frozen=True)
-class Attack:
-    """How an attack went.
-
-    Parameters
-    ----------
-    name, against
-        Which attack, against which variant.
-    succeeded, expected
-        Did it get what it wanted, and does the theory say that it should?
-    detail
-        What was recovered, in one sentence.
-    """
-
-    name: str
-    against: str
-    succeeded: bool
-    expected: bool
-    detail: str
-
-    @property
-    def as_expected(self) -> bool:
-        """The claim about this variant stands."""
-        return self.succeeded == self.expected
-
-
 @dataclass
 class Tapped:
     """One sum as the coordinator sees it: the step, the public state before it, all messages, and the total."""

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from scipy.optimize import least_squares
 
 import polyclinic.tensors.cp as cp
-from polyclinic.auditing.attacks.tap import Attack, Tapped, listen
-from polyclinic.methods.estimators.phenotypes import TRIP, LocalTF
+from polyclinic.auditing.attacks import Attack
+from polyclinic.methods.phenotypes import TRIP, LocalTF
 from polyclinic.methods.trip import TRIPPrivate
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.kernels.mttkrp import mttkrp
 from polyclinic.tensors.sparse import SparseTensor
+from polyclinic_papers.attacks.tap import Tapped, listen
 
 Array = NDArray[np.float64]
 VICTIM = "a"

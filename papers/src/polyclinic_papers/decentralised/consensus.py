@@ -10,13 +10,14 @@ from typing import Any
 import numpy as np
 from cryptography.hazmat.primitives.asymmetric.x25519 import X25519PrivateKey
 
-from polyclinic.aggregation.decentralised import graph, pdmm
-from polyclinic.aggregation.fixed_point import LIMB, FixedPoint, join, stream
+from polyclinic.aggregation.fixed_point import FixedPoint, stream
 from polyclinic.aggregation.vector import unflatten
 from polyclinic.errors import MessageRefused
 from polyclinic.privacy.release import Array
 from polyclinic.protocol.interfaces import Message, Total
 from polyclinic.protocol.wire.sealed import Channel, Party, SealedMessage, agree, digest, octets
+from polyclinic_papers.decentralised import graph, pdmm
+from polyclinic_papers.decentralised.digits import LIMB, join
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,8 @@ class SubspaceNode(Party):
         if m.sender not in self._lines:
             raise MessageRefused(f"{where} came before a hello")
         data = self._lines[m.sender].open(sealed, f"{m.kind} {slot}")
-        if self._result == "burnt":
-            raise MessageRefused(f"{where} came after this exchange was burnt")
+        if self._result == "aborted":
+            raise MessageRefused(f"{where} came after this exchange was aborted")
         try:
             return act(m.sender, slot, data)
         except (ValueError, TypeError) as e:
@@ -196,7 +197,7 @@ class SubspaceNode(Party):
     def _agree(self) -> list[Message]:
         words = self._words()
         if words is None:
-            self._result = "burnt"
+            self._result = "aborted"
             return []
         out: list[Message] = []
         if self.me == self._plan.sites[0]:
@@ -243,5 +244,5 @@ class SubspaceNode(Party):
         self._waited += 1
         if self._waited == 1 and self._slot == self._plan.slots:
             return [self._send(j, "ask", b"") for j in self._near]
-        self._result, self._node, self._duals, self._seeds = "burnt", None, {}, {}
+        self._result, self._node, self._duals, self._seeds = "aborted", None, {}, {}
         return []

@@ -19,10 +19,10 @@ from typing import Final
 
 import numpy as np
 
-from polyclinic.aggregation.decentralised.graph import Edges, adjacency, connected
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.accounting.accountant import Event, Gaussian, Unbounded
 from polyclinic.privacy.release import Array, Step
+from polyclinic_papers.decentralised.graph import Edges, adjacency, connected
 
 MANY: Final = 200  # sites above which the graphs without one of them are not built
 

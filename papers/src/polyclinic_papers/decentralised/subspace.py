@@ -17,7 +17,7 @@ Exactness. float64 cannot hold a large mask and a small number at once (E4.4). N
 three digits of 21 bits (``fixedpoint.split``); the sum of digits is a whole number too, and once every node is within
 ``1 / (4 n 2^20)`` of the average (relative), rounding gives the sum EXACTLY: the same bits as ``masked``.
 
-Drop-outs. Every site on the roster is needed; if one is lost the attempt is burnt. Nothing but masked values has left.
+Drop-outs. Every site on the roster is needed; if one is lost the attempt is aborted. Nothing but masked values has left.
 """
 
 from __future__ import annotations
@@ -32,10 +32,7 @@ from typing import ClassVar, Literal
 
 import numpy as np
 
-from polyclinic.aggregation.decentralised import graph, pdmm
-from polyclinic.aggregation.decentralised.consensus import MaskPlan, SubspaceNode, gaussian
-from polyclinic.aggregation.decentralised.leakage import Masks, mask_sd
-from polyclinic.aggregation.fixed_point import LIMB, LIMBS, FixedPoint, join, split
+from polyclinic.aggregation.fixed_point import FixedPoint
 from polyclinic.aggregation.promise import Promise, Promises
 from polyclinic.aggregation.vector import flatten, only_added, unflatten
 from polyclinic.errors import ConfigError
@@ -51,6 +48,10 @@ from polyclinic.protocol.interfaces import (
     Total,
 )
 from polyclinic.protocol.wire.sealed import Identity, SealedMessage, digest, introduce
+from polyclinic_papers.decentralised import graph, pdmm
+from polyclinic_papers.decentralised.consensus import MaskPlan, SubspaceNode, gaussian
+from polyclinic_papers.decentralised.digits import LIMB, LIMBS, join, split
+from polyclinic_papers.decentralised.leakage import Masks, mask_sd
 
 GraphName = Literal["auto", "complete", "ring", "geometric"]
 
