@@ -22,15 +22,16 @@ copyright = "The Polyclinic developers; Apache-2.0"
 version = release = __version__
 
 extensions = [
-    "myst_parser",
+    "myst_nb",
     "numpydoc",
     "sphinx.ext.autodoc",
     "sphinx.ext.autosummary",
     "sphinx_gallery.gen_gallery",
 ]
-source_suffix = {".md": "markdown", ".rst": "restructuredtext"}
+source_suffix = {".rst": "restructuredtext", ".md": "myst-nb", ".ipynb": "myst-nb"}  # the first is that of generated pages
+nb_execution_mode = "off"  # the outputs are in the notebooks
 root_doc = "index"
-exclude_patterns = ["_build", "_templates", "**/GALLERY_HEADER.rst"]
+exclude_patterns = ["_build", "_templates", "gallery/*.ipynb", "**/GALLERY_HEADER.rst"]
 templates_path = ["_templates"]
 
 # ---- Markdown

@@ -27,12 +27,20 @@ KEYS = {  # read by the engine between hospitals, which has no model for its key
         "Longest list of codes, as padded to the next power of two, that is sent or helped on in an alignment by the ring.",
         "`65536`",
     ),
-    "max_numbers": ("A study that asks for more numbers in one release, or for a larger model, is refused here.", "`4194304`"),
+    "max_numbers": (
+        "A study that asks for more numbers in one release, or for a larger model, is refused here.",
+        "`4194304`",
+    ),
     "max_disk_mb": ("A study whose files take more is refused here, and they are removed.", "none"),
     "max_rounds": ("A study of more rounds is refused here.", "`100000`"),
     "max_memory_mb": (
         "Memory that a study's worker may reserve (Linux; threads reserve 8 MB each, so at least 1000).",
         "none",
+    ),
+    "pace": (
+        "Formal studies: this site answers at multiples of so many seconds at least, and is ready after 12 of them, also where a study "
+        "asks for less. 0: as the study asks.",
+        "`5`",
     ),
     "willing": (
         "The owner agrees that this site's part of exact sums may be computed by subtraction, so that the network may grow or shrink by this one site. Signed when the site joins.",
@@ -52,7 +60,7 @@ def reference() -> str:
         "# Every key of study.toml and node.toml",
         "",
         "Generated from the models that check the files (`python docs/reference/files.py`). Paths are relative to the folder of",
-        "the file. An unknown key is refused with the known ones beside it; all faults are reported at once.",
+        "the file. An unknown key is refused, and the error lists the known keys. All faults are reported at once.",
     ]
     for model in (Study, Node):
         lines += ["", f"## {model.__name__.lower()}.toml"]

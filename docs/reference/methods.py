@@ -9,7 +9,7 @@ from typing import Any
 from polyclinic.studies.registry import BUILT_IN, find
 from polyclinic.methods.moments.standardizing import FederatedPCA, Standardizer
 from polyclinic.protocol.params import Params
-from polyclinic.methods.factorization import FactorParams
+from polyclinic.methods.rounds.factorization import FactorParams
 
 PAGE = Path(__file__).with_suffix(".md")
 HEAD = ["| parameter | meaning | default |", "|---|---|---|"]

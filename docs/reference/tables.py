@@ -12,7 +12,7 @@ FILTERS = {
     "count": 'a count of patients; None is "not shown"',
     "percent": "a share as a whole percentage",
     "exp": "e to the power of it: a log odds ratio as an odds ratio",
-    "capfirst": "the first letter large",
+    "capfirst": "the first character in upper case",
 }
 
 
@@ -36,7 +36,7 @@ def reference() -> str:
         "",
         "## In a template",
         "",
-        "Beside your own values a template has `run`, `card` and `tables`, Jinja's own filters, and these:",
+        "Next to your own values, a template has `run`, `card` and `tables`, Jinja's own filters, and these:",
         "",
     ]
     lines += ["| filter | gives |", "|---|---|", *(f"| `{k}` | {v} |" for k, v in FILTERS.items())]
