@@ -16,7 +16,7 @@ UNIT := -m "not slow and not e2e and not paper"
 E2E := -m "e2e and not slow" tests/e2e --ignore-glob='*/test_browser*.py'
 NODE_EXTRAS := nvflare,exact,postgres,sqlite,monitor
 
-.PHONY: unit-papers golden lowest dist wheelhouse sbom demo test test-load docs-check test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
+.PHONY: bench-user outputs pictures unit-papers golden lowest dist wheelhouse sbom demo test test-load docs-check test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
 
 # make setup LOCKED=1 installs the versions of uv.lock: the ones that were tested together.
 setup: $(STAMP)
@@ -26,6 +26,7 @@ $(STAMP): pyproject.toml papers/pyproject.toml Makefile
 	@$(PY) -m pip install --quiet --upgrade pip uv
 	@test -z "$(LOCKED)" || $(BIN)/uv export --quiet --frozen --no-emit-project --no-hashes --all-extras --output-file $(VENV)/locked.txt
 	@$(BIN)/uv pip install --quiet --python $(PY) $(if $(LOCKED),--constraint $(VENV)/locked.txt) -e ".[$(EXTRAS)]" -e papers || $(PY) -m pip install --quiet -e ".[$(EXTRAS)]" -e papers
+	@$(BIN)/polyclinic warm
 	@touch $(STAMP)
 
 # The main job: hospitals learn phenotypes together; ends with the path of the report.
@@ -59,11 +60,20 @@ unit: setup
 e2e: setup
 	$(PYTEST) $(E2E)
 
-# A real browser: installed from Debian when missing and possible; the tests skip with a reason where it is not.
+# A real browser and the report's font: installed from Debian when missing and possible; the tests skip with a reason where it is not.
 browser: setup
-	@command -v chromedriver >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	@{ command -v chromedriver && fc-list | grep -qi "inter[-/:]"; } >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
 	  { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq chromium chromium-driver fonts-inter >/dev/null; }; } || true
 	$(PYTEST) -m "e2e and not slow" tests/e2e/test_browser*.py
+
+# The diagrams of the guide pages: each is drawn by a script, and a test compares the files.
+pictures: setup
+	@for s in architecture federation diagrams; do $(PY) docs/images/$$s.py; done
+
+# What the code blocks of the tutorials print, written into the pages; and the notebooks, run again in place.
+outputs: setup
+	POLYCLINIC_WRITE_OUTPUTS=1 $(PYTEST) tests/test_docs.py -k tutorials
+	$(PY) docs/notebooks/make.py
 
 # The picture of the report in the README, from a run of the demo.
 screenshot: setup
@@ -80,6 +90,8 @@ papers-full: setup
 	$(BIN)/polyclinic papers report --to docs/papers/results.md
 
 test-all: setup lint
+	@command -v Rscript >/dev/null || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && \
+	  { apt-get update -qq; DEBIAN_FRONTEND=noninteractive apt-get install -y -qq --no-install-recommends r-base-core r-cran-reticulate >/dev/null; }; } || true
 	$(PYTEST) -m ""
 
 bench: setup
@@ -94,6 +106,7 @@ docs: setup
 
 # Every page, link and docstring with warnings as errors; the examples of the gallery run in `make docs`.
 docs-check: setup
+	@rm -rf docs/reference/api docs/_build/check
 	$(PY) -m sphinx -q -W --keep-going -b dummy -D sphinx_gallery_conf.plot_gallery=False docs docs/_build/check
 
 # A coordinator and three hospitals as separate processes with mutual TLS on loopback; one study of each kind.
@@ -125,7 +138,7 @@ clean:
 golden: setup
 	$(PY) benchmarks/golden.py compare benchmarks/golden.json
 
-# Would a test notice? 200 small faults in door, book and accountant, 300 in these with masked sums and the fold (about an hour of processor).
+# Would a test notice? 200 small faults in release gate, ledger and accountant, 300 in these with secure sums and the update (about an hour of processor).
 mutants: setup
 	$(PY) benchmarks/mutants.py --sample 200 --seed 1
 	$(PY) benchmarks/mutants.py --sample 300 --seed 2 --guards
@@ -138,3 +151,7 @@ lowest: setup
 	PYTHONPATH=src:papers/src dist/lowest/bin/python -m pytest -q -m "not slow and not e2e and not paper" $(LOWEST)
 
 LOWEST ?= tests/tensors tests/records/sites tests/records tests/protocol tests/privacy tests/methods tests/methods/similarity tests/methods/mixtures tests/web
+
+# Seconds from command to answer, with what the time goes into. Another checkout runs in turn: make bench-user AGAINST=../older
+bench-user: setup
+	$(PY) benchmarks/waiting.py --profile $(if $(AGAINST),--against $(AGAINST))

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.methods.rounds.local_pass import WARM
+from polyclinic.methods.rounds.observed_pass import WARM
 from polyclinic.protocol.loop import Simulation
 from polyclinic.records.sites.site import Site, pooled
 from polyclinic.tensors import cp

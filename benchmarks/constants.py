@@ -19,14 +19,14 @@ import polyclinic as pc
 SEEDS = (7101, 7102)
 MODULES = "polyclinic.methods."
 CONSTANTS = {  # file, the start whose fits use it (Gram, over-complete, local passes), names
-    "packing.extra_columns": ("gram", "BESIDE REACH ENERGY WORTH"),
-    "starts.gram": ("gram", "STARTS AUDITIONED CORRELATION ROUNDING LIFT"),
-    "starts.hashed_cp": ("gram", "ITERATIONS GRADIENT ENOUGH CANCELS AGREE OPPOSED"),
-    "packing.sumals_sweeps": ("gram wide", "CAREFUL PATIENT AUDITIONED LOOSE AWAY SLACK EVERY MENDS ROUNDING"),
+    "extra_columns": ("gram", "BESIDE REACH ENERGY WORTH"),
+    "starts.gram": ("gram", "STARTS CORRELATION TOGETHER ROUNDING LIFT"),
+    "starts.hashed_cp": ("gram", "ITERATIONS GRADIENT ENOUGH CANCELS"),
+    "packed_sumals": ("gram wide", "CAREFUL PATIENT AUDITIONED LOOSE AWAY SLACK EVERY MENDS ROUNDING"),
     "starts.wide": ("wide", "STEPS WIDE ROUNDING SWEEPS COMING AWAY SLACK EVERY MENDS LOOSE"),
     "starts.choice": ("gram wide", "ARRIVED WANDERING VAGUE WEAK"),
     "starts.candidates": ("wide", "SUBSETS CANDIDATES MODELS RANDOM ENUMERATE ITERATIONS"),
-    "rounds.local_pass": ("local", "WARM BATCHES LEAST SWEEPS FLOOR"),
+    "rounds.observed_pass": ("local", "WARM BATCHES LEAST SWEEPS FLOOR"),
     "packing.packed_sums": ("gram wide", "WIDER FAR"),
 }
 

@@ -116,7 +116,7 @@ def main() -> None:
 
 def pc_act(model: object, sites: list[Site]) -> object:
     """The paid act, for its own view of the records."""
-    from polyclinic.analysis.evaluate import plan_for
+    from polyclinic.analysis.pipelines.evaluate import plan_for
     from polyclinic.analysis.projection import Projector
 
     plan = plan_for(sites, privacy=pc.Privacy(1.0))

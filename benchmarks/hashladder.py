@@ -12,8 +12,8 @@ import argparse
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.methods.packing.rounding import roots, solve_rounded
 from polyclinic.methods.starts.hashed_cp import coarse
+from polyclinic.methods.starts.rounding import roots, solve_rounded
 from polyclinic.records.sites.site import pooled
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels import mttkrp as kernels

@@ -55,7 +55,7 @@ BOOK: Final = tuple(
         "accounting/accountant",
         "accounting/noise_grid",
         "accounting/mechanisms",
-        "ledger/data_source",
+        "gate/data_source",
     )
 )
 """The door, the book and the accountant, with the noise inside the charged event."""
@@ -97,8 +97,8 @@ TESTS: Final[dict[tuple[str, ...], tuple[str, ...]]] = {
         "tests/protocol/test_fold_details.py",
         "tests/protocol/test_setting.py",
         "tests/protocol/test_floor.py",
-        "tests/protocol/test_left.py",
         "tests/protocol/test_wire.py",
+        "tests/privacy/test_overlap.py",
         "tests/aggregation/test_refusals.py",
         "tests/aggregation/test_thresholds.py",
         "tests/node/test_inprocess.py",
@@ -202,9 +202,9 @@ EQUAL: Final[dict[tuple[str, str, str], str]] = {
     ): "a line begins with a brace: the part is never found at 0",
     (
         "aggregation/secure/server.py",
-        'self._result, self._got, self._sum = "burnt", {}, np.zeros(0, np.uint64)',
+        'self._result, self._got, self._sum = "aborted", {}, np.zeros(0, np.uint64)',
         "another number",
-    ): "nothing reads the sum of an attempt that is burnt",
+    ): "nothing reads the sum of an attempt that is aborted",
     (
         "aggregation/secure/server.py",
         "self.opened, self._sum = total, np.zeros(0, np.uint64)",

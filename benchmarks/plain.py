@@ -45,10 +45,10 @@ TERMS: Final = (
     *("cohort", "glossary", "architecture"),
 )
 LIMITS: Final = {
-    "private words": 600,
-    "semicolons per 1,000 words": 13.8,
-    "sentences over 30 words, percent": 16.8,
-    "sentences over 60 words": 33,
+    "private words": 60,
+    "semicolons per 1,000 words": 3.0,
+    "sentences over 30 words, percent": 7.5,
+    "sentences over 60 words": 0,
     "terms of the field without a guide page": 0,
 }
 

@@ -22,11 +22,11 @@ from typing import Any
 import numpy as np
 
 import polyclinic as pc
-from polyclinic.aggregation.decentralised.subspace import Subspace
 from polyclinic.aggregation.secure.masked import Masked
 from polyclinic.aggregation.secure.total_check import TotalCheck, TotalTag
 from polyclinic.protocol.interfaces import Contribution, Roster, Step, least_threshold
 from polyclinic.protocol.loop import Simulation
+from polyclinic_papers.decentralised.subspace import Subspace
 
 GOALS = {3: 0.3, 10: 0.6, 30: 1.5, 100: 2.0, 1000: 5.0}  # ms of a site
 

@@ -35,6 +35,15 @@ def data_path() -> Callable[[str], Path]:
     return find
 
 
+@pytest.fixture(scope="module")
+def postgres() -> Iterator[str]:
+    """Address of a PostgreSQL of this file's own."""
+    from tests.databases import postgresql
+
+    with postgresql() as address:
+        yield address
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--shuffle", type=int, metavar="SEED", help="run files, and the tests of a file, in another order")
 
@@ -102,6 +111,27 @@ def own_state(some_state: None, tmp_path_factory: pytest.TempPathFactory, monkey
     folder = tmp_path_factory.getbasetemp() / "states" / secrets.token_hex(8)
     monkeypatch.setenv("POLYCLINIC_STATE", str(folder))
     return folder
+
+
+@pytest.fixture(scope="session")
+def without_patients(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Path]]:
+    """Folders in which hospitals take part without their patients, on purpose. Anywhere else that is a fault of the tests.
+
+    A formal study tells others nothing of a hospital whose records cannot be read: a test would pass, and test nothing. The
+    hospital's own log has a line about it.
+    """
+    meant: list[Path] = []
+    yield meant
+    logs = [f for f in tmp_path_factory.getbasetemp().rglob("events.jsonl*") if not {*meant} & {*f.parents}]
+    empty = [f"{log}: {line[:200]}" for log in logs for line in log.read_text().splitlines() if "everybody: " in line]
+    assert not empty, "hospitals took part without patients (marker 'nobody', if that is meant):\n" + "\n".join(empty)
+
+
+@pytest.fixture(autouse=True)
+def with_patients(without_patients: list[Path], request: pytest.FixtureRequest) -> None:
+    """Every test world has patients, but for those of tests that are marked ``nobody``."""
+    if request.node.get_closest_marker("nobody") is not None:
+        without_patients.append(request.getfixturevalue("tmp_path"))
 
 
 @pytest.fixture

@@ -11,17 +11,18 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LIMITS: Final = {
-    "code lines": 53_800,  # goal 50,500
-    "code lines of the core": 41_100,  # goal 38,500
+    "code lines": 52_202,  # goal 49,500
+    "code lines of the core": 39_873,  # goal 37,500
     "files in a folder": 15,
-    "functions above complexity 15": 118,
-    "functions above complexity 10": 328,
+    "functions above complexity 15": 110,
+    "functions above complexity 10": 309,
     "methods above complexity 15": 0,
-    "methods above complexity 10": 22,
+    "methods above complexity 10": 18,
     "functions above 12 parameters": 0,
     "import cycles between subjects": 0,
-    "constants without a page": 58,  # goal 40
-    "vague names, percent of assignments": 9.4,
+    "import cycles between folders": 0,
+    "constants without a page": 52,  # goal 20
+    "vague names, percent of assignments": 9.1,
     "references outside the repository": 0,
 }
 

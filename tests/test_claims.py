@@ -12,7 +12,6 @@ from typing import get_args
 import pytest
 
 import polyclinic as pc
-from polyclinic.aggregation.decentralised.subspace import Subspace
 from polyclinic.errors import PolicyRefusal
 from polyclinic.methods.dpem import budget_plan as plan
 from polyclinic.node.refusals import Why
@@ -20,17 +19,18 @@ from polyclinic.privacy.accounting.accountant import Gaussian, epsilon, prop_2_8
 from polyclinic.privacy.accounting.noise_grid import LEAST
 from polyclinic.privacy.card.card import Card
 from polyclinic.privacy.gate.owner_rules import LedgerRule
-from polyclinic.privacy.ledger.witness import BOOKS
+from polyclinic.privacy.ledger.signed_head import BOOKS
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.protocol.aggregators import NAMES, facts_of, kind_of
 from polyclinic.protocol.interfaces import least_threshold
+from polyclinic_papers.decentralised.subspace import Subspace
 
 ROOT = Path(__file__).resolve().parent.parent
 NAMED = (
     "explanation/guarantees",
     "explanation/privacy",
     "explanation/threat-model",
-    "howto/read-a-privacy-card",
+    "howto/privacy-officers",
     "faq-ethics",
 )
 PAGES = {n.rpartition("/")[2]: " ".join((ROOT / "docs" / f"{n}.md").read_text().split()) for n in NAMED}
@@ -82,9 +82,20 @@ def test_who_gets_a_formal_guarantee() -> None:
 
 def test_words_and_numbers_of_refusals() -> None:
     assert (
-        "eight words: version, roster, declined, overlap, disk, disagrees, malformed, closed." in PAGES["threat-model"]
+        "nine words: version, roster, declined, overlap, away, disk, disagrees, malformed, closed."
+        in PAGES["threat-model"]
     )
-    assert get_args(Why) == ("version", "roster", "declined", "overlap", "disk", "disagrees", "malformed", "closed")
+    assert get_args(Why) == (
+        "version",
+        "roster",
+        "declined",
+        "overlap",
+        "away",
+        "disk",
+        "disagrees",
+        "malformed",
+        "closed",
+    )
     assert "exit code 4 here" in PAGES["privacy"] and PolicyRefusal.exit_code == 4
 
 
@@ -100,7 +111,7 @@ def test_thresholds_and_sums_of_the_threat_model() -> None:
             r"`(\w+)`", " ".join(x.split("|")[1] for x in raw("threat-model").splitlines() if re.match(r"\| `\w+`", x))
         )
     )
-    assert named == {*NAMES, "cycle"}
+    assert named == {*NAMES, "subspace", "cycle"}
     robust = re.search(r"\| `median`[^|]*\| \*\*each\*\*", raw("threat-model"))
     assert robust is not None
     for name in NAMES:
@@ -110,15 +121,15 @@ def test_thresholds_and_sums_of_the_threat_model() -> None:
         )
         assert ("**each**" in row.split("|")[2]) == shows, name
     assert "10⁻⁶ bit" in PAGES["threat-model"] and inspect.signature(Subspace).parameters["bits"].default == 1e-6
-    assert "after eight books" in PAGES["threat-model"] and BOOKS == 8
-    assert "one percent more is set aside" in PAGES["privacy"]
-    assert {n: kind_of(n).margin for n in NAMES if kind_of(n).margin} == {"subspace": 0.01}
+    assert "after eight ledgers" in PAGES["threat-model"] and BOOKS == 8
+    assert "one percent more is reserved" in PAGES["privacy"]
+    assert Subspace.margin == 0.01 and not any(kind_of(n).margin for n in NAMES)
 
 
 def test_what_an_epsilon_means_in_figures() -> None:
     for eps, told in ((2.0, "7.4"), (1.0, "2.7"), (0.1, "1.1")):
         assert told in PAGES["guarantees"] and f"{math.exp(eps):.1f}" == told
-    assert "at most 2.7 times larger or smaller" in PAGES["faq-ethics"]
+    assert "by a factor of at most 2.7" in PAGES["faq-ethics"]
 
 
 @pytest.mark.parametrize(("name", "epochs"), [("MIMIC", 20), ("CMS", 49), ("synthetic", 39)])
@@ -151,14 +162,14 @@ def test_every_line_of_a_card_is_explained() -> None:
         agreement="g",
     )
     labels = {"... saw" if k.endswith(" saw") else k for k, _ in whole.rows()}
-    table = [x.split("|")[1] for x in raw("read-a-privacy-card").splitlines() if x.startswith("| ")]
+    table = [x.split("|")[1] for x in raw("privacy-officers").splitlines() if x.startswith("| ")]
     explained = {w.strip() for cell in table for w in cell.split(",")} - {"line"}
     assert labels == explained
 
 
 def test_shares_of_the_budget_that_dpem_spends_aside() -> None:
     assert "half a percent of the budget counts the patients first" in PAGES["privacy"]
-    assert "Two percent of the budget ask one number" in PAGES["privacy"]
+    assert "two percent of the budget test whether it fits" in PAGES["privacy"]
     assert "at least eight grid steps of noise" in PAGES["privacy"]
     assert (plan.SIZE, plan.VOTE, LEAST) == (0.005, 0.02, 8.0)
 

@@ -21,7 +21,6 @@ FILES: Final = sorted({*(ROOT / "tests").rglob("*.py"), *(ROOT / "papers" / "tes
 
 SLEEPS: Final = {  # file -> why a pause is what is meant there
     "tests/e2e/test_flare_hosts.py": "a network cable that is out for a while",
-    "tests/fixtures/103ad43/make.py": "made the files of an older version, once",
     "tests/node/hostile_carrier.py": "a program that copies files, as somebody else's would",
     "tests/waiting.py": "the one loop that waits for an event",
 }

@@ -89,17 +89,17 @@ def test_two_packages_with_one_name_are_refused_by_both_their_names(place: Path)
 
 
 def test_methods_whose_names_differ_by_a_hyphen_are_one_name(place: Path) -> None:
-    _distribution(place, "first-pkg", "[polyclinic.methods]\nmy-way = polyclinic.methods.estimators.phenotypes:TRIP\n")
+    _distribution(place, "first-pkg", "[polyclinic.methods]\nmy-way = polyclinic.methods.phenotypes:TRIP\n")
     assert find("my-way") is find("myway") is find("My_Way") is pc.TRIP
     plugins.plugged.cache_clear()
-    _distribution(place, "second-pkg", "[polyclinic.methods]\nmyway = polyclinic.methods.estimators.phenotypes:DPEM\n")
+    _distribution(place, "second-pkg", "[polyclinic.methods]\nmyway = polyclinic.methods.phenotypes:DPEM\n")
     with pytest.raises(ConfigError, match="'my-way' is plugged in more than once") as e:
         find("my-way")
     assert "first-pkg" in str(e.value) and "second-pkg" in str(e.value)
 
 
 def test_a_plugin_under_a_name_of_ours_is_told(place: Path) -> None:
-    _distribution(place, "first-pkg", "[polyclinic.methods]\ntrip = polyclinic.methods.estimators.phenotypes:DPEM\n")
+    _distribution(place, "first-pkg", "[polyclinic.methods]\ntrip = polyclinic.methods.phenotypes:DPEM\n")
     with pytest.warns(UserWarning, match="'trip' is polyclinic's own, not the one of first-pkg"):
         assert find("trip") is pc.TRIP
 
@@ -134,7 +134,7 @@ def test_whatever_is_misspelt_the_nearest_name_is_asked_for() -> None:
     with pytest.raises(ConfigError, match="aggregation: unknown aggregation 'maskd'; did you mean 'masked'"):
         pc.TRIP(rank=3, aggregation="maskd")
     with pytest.raises(ConfigError, match="did you mean 'gram'") as e:
-        pc.TRIP(rank=3, start="gramm")  # type: ignore[arg-type]
+        pc.TRIP(rank=3, start="gramm")
     assert len(e.value.faults) == 1
     with pytest.raises(ConfigError, match="did you mean 'trip'"):
         find("tripp")

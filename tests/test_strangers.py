@@ -24,14 +24,14 @@ from polyclinic.protocol.aggregators import NAMES, by_name
 from polyclinic.protocol.interfaces import Aggregator, AggregatorFacts, Message, Roster, Step, Total
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.protocol.wire.sealed import Channel
-from polyclinic.records.engine import literal
+from polyclinic.records.databases.engine import literal
 from polyclinic.records.sources.base import OpenedSource
 
 KEY = b"k" * 32  # of sealed letters; how parties agree on one is not tried here
 PACKAGE = '''
 from pathlib import Path
 
-from polyclinic.records.engine import literal
+from polyclinic.records.databases.engine import literal
 from polyclinic.records.sources.base import OpenedSource
 from polyclinic.protocol.interfaces import AggregatorFacts
 from polyclinic.aggregation.plain import Plain
@@ -287,7 +287,6 @@ class Double(Plain):
     [
         (Forgetful, "between"),
         (Endless, "lost"),
-        (Endless, "between"),
         (Nameless, "facts"),
         (Double, "facts"),
         (Doubling, "total"),
@@ -326,12 +325,12 @@ def test_the_battery_says_what_an_engine_would_meet() -> None:
         pc.check_sum(Forgetful(), parts=["between"])
     with pytest.raises(AssertionError, match=r"after the deadline coordinator still wait: deadline\(\) must end"):
         pc.check_sum(Endless(), parts=["lost"])
-    with pytest.raises(AssertionError, match=r"contract battery of Nameless\n 1 facts +failed .*AggregatorFacts"):
+    with pytest.raises(AssertionError, match=r"contract checks of Nameless\n 1 facts +failed .*AggregatorFacts"):
         pc.check_sum(Nameless())
 
 
 def test_parts_and_things_that_are_no_sum_are_told() -> None:
-    with pytest.raises(ConfigError, match="no such part"):
+    with pytest.raises(ConfigError, match="no such check"):
         pc.check_sum(Plain(), parts=["totals"])
     with pytest.raises(ConfigError, match="wants a way to add, got the class Plain"):
         pc.check_sum(Plain)  # type: ignore[arg-type]
@@ -436,7 +435,7 @@ def _raises(con: Any, node: pc.Node, outcome: str | None) -> OpenedSource:
         (
             _raises,
             {},
-            r"\(.*_raises\): failed \(ValueError, test_strangers.py line \d+, in _raises\)\n.*ask whoever wrote",
+            r"\(.*_raises\): failed \(ValueError, test_strangers.py line \d+, in _raises\)\n.*ask the authors of",
         ),
         (_garbled, {}, r"failed \(JSONDecodeError, test_strangers.py line \d+, in _garbled\)"),
     ],

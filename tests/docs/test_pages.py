@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 import re
 import runpy
 from pathlib import Path
@@ -16,7 +17,7 @@ PAGES = [
     ROOT / "README.md",
     *(p for p in sorted(DOCS.rglob("*.md")) if "_build" not in p.parts and "gallery" not in p.parts),
 ]
-PAPERS = sorted(p for p in (DOCS / "papers").glob("*.md") if p.stem not in ("index", "results", "literal"))
+PAPERS = sorted(p for p in (DOCS / "papers").glob("*.md") if p.stem not in ("index", "results", "literal", "coverage"))
 LINK = re.compile(r"\[[^\]]*\]\(([^)#\s]+)(#[^)]*)?\)")
 
 
@@ -25,7 +26,7 @@ def prose(page: Path) -> str:
     return re.sub(r"^```.*?^```$", "", page.read_text(encoding="utf-8"), flags=re.M | re.S)
 
 
-@pytest.mark.parametrize("name", ["cli", "files", "methods", "tables"])
+@pytest.mark.parametrize("name", ["cli", "files", "methods", "tables", "troubleshooting"])
 def test_a_generated_page_is_what_the_code_says(name: str) -> None:
     made = runpy.run_path(str(DOCS / "reference" / f"{name}.py"))
     assert made["PAGE"].read_text(encoding="utf-8") == made["reference"](), (
@@ -97,3 +98,30 @@ def test_an_epsilon_with_a_number_is_never_alone(page: Path) -> None:
     for paragraph in re.split(r"\n\s*\n", prose(page)):
         for found in re.findall(r"\bepsilon (?:of )?\d[\d.]*", paragraph):
             assert re.search(r"patient|entry|delta", paragraph), f"{page.name}: {found!r} stands alone"
+
+
+def test_pictures_are_what_their_script_draws() -> None:
+    made = runpy.run_path(str(DOCS / "images" / "diagrams.py"))
+    stale = [n for n in made["FLOWS"] if (DOCS / "images" / f"{n}.svg").read_text("utf-8") != made["drawing"](n)]
+    assert not stale, "draw them again: make pictures"
+
+
+def test_every_picture_is_on_a_page_and_has_a_caption() -> None:
+    text = "\n".join(p.read_text("utf-8") for p in PAGES)
+    unused = [p.name for p in (DOCS / "images").glob("*.svg") if f"images/{p.name}" not in text]
+    assert not unused
+    figures = re.findall(r"^```\{figure\} (\S+)\n((?::.*\n)*)\n(.+)\n```$", text, flags=re.M)
+    assert len(figures) == len(re.findall(r"^```\{figure\}", text, flags=re.M)), "a figure has no caption"
+
+
+ESTIMATORS = [
+    c for c in (getattr(pc, name) for name in sorted(pc.__all__)) if isinstance(c, type) and hasattr(c, "fit")
+]
+
+
+@pytest.mark.parametrize("estimator", ESTIMATORS, ids=lambda cls: cls.__name__)
+def test_help_of_an_estimator_explains_every_parameter(estimator: type) -> None:
+    text = inspect.getdoc(estimator) or ""
+    assert "Parameters\n----------" in text and "Attributes\n----------" in text
+    named = {name.strip() for line in text.splitlines() for name in line.partition(" : ")[0].split(",")}
+    assert not set(inspect.signature(estimator).parameters) - named
