@@ -49,7 +49,7 @@ def database() -> Iterator[tuple[Any, str]]:
     """A server that asks the reader for a password; the address for the reader, without it."""
     pgserver = pytest.importorskip("pgserver", reason="no PostgreSQL to start: pgserver is not installed")
     folder = Path(tempfile.mkdtemp(prefix="pc-broken-"))
-    server = pgserver.get_server(folder / "data", cleanup_mode="stop")
+    server = pgserver.get_server(folder / "data", cleanup_mode=None)
     try:
         uri = server.get_uri()
         people = hospitals.patients("north", 60)
@@ -69,6 +69,7 @@ def database() -> Iterator[tuple[Any, str]]:
         yield server, uri.replace("postgres:@", "reader@").replace("postgres@", "reader@")
     finally:
         server.cleanup()
+        _stop(server.pgdata, check=False)  # a test may have stopped it already
         shutil.rmtree(folder, ignore_errors=True)
 
 
@@ -255,7 +256,7 @@ def test_12_the_database_is_away(
     monkeypatch.setenv("BROKEN_PASSWORD", PASSWORD)
     site = _omop(hub.site(tmp_path / "north"), database[1])
     server = database[0]
-    subprocess.run([_pg_ctl(), "-D", server.pgdata, "stop", "-m", "fast"], check=True, **_as_owner(server.pgdata))
+    _stop(server.pgdata, check=True)
     code, value = say("site", "status", "--node", site.node_path)
     assert (code, value["state"]) == (3, "data away")
     assert "the database is away" in value["problems"][0]["sentence"]
@@ -269,15 +270,13 @@ def test_12_the_database_is_away(
         ingest(Node.read(site.node_path), study, tmp_path / "out")
 
 
-def _pg_ctl() -> str:
+def _stop(data: Path, check: bool) -> None:
+    """Stop the server of a data folder, as the user who owns the folder."""
     import pgserver
 
-    return str(next(Path(pgserver.__file__).parent.rglob("pg_ctl")))
-
-
-def _as_owner(data: Path) -> dict[str, Any]:
-    owner = Path(data).stat()
-    return {"user": owner.st_uid, "group": owner.st_gid, "capture_output": True, "cwd": "/"}
+    pg_ctl, owner = next(Path(pgserver.__file__).parent.rglob("pg_ctl")), Path(data).stat()
+    command = [str(pg_ctl), "-D", str(data), "-w", "stop", "-m", "fast"]
+    subprocess.run(command, check=check, user=owner.st_uid, group=owner.st_gid, capture_output=True, cwd="/")
 
 
 def test_13_an_old_backup_of_the_ledger(hub: Hub, tmp_path: Path, say: Say) -> None:
