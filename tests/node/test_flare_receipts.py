@@ -57,7 +57,7 @@ def test_the_coordinators_model_file_carries_every_sites_signed_head(
     assert {v["state"] for v in told["receipts"].values()} == {"signed"}
     node = world.root / sorted(world.sites)[0] / "node.toml"
     call("model", "verify", run / "model.phenotypes", "--node", node)
-    assert "and in your book" in capsys.readouterr().out
+    assert "and in your ledger" in capsys.readouterr().out
 
 
 def test_a_receipt_that_its_book_did_not_sign_is_found(

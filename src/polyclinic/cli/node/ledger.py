@@ -102,7 +102,7 @@ def verify(
             known = anchors.get(file.name) or (anchors.get("") if len(files) == 1 else None)
             faults[str(file)] = _faults(_open(path, file), known, path)
     bad = {k: v for k, v in faults.items() if v}
-    say({"whole": not bad, "ledgers": faults}, json_, *([] if bad else [f"{file}: whole" for file in faults]))
+    say({"whole": not bad, "ledgers": faults}, json_, *([] if bad else [f"{file}: verified" for file in faults]))
     if bad and json_:
         raise typer.Exit(LedgerError.exit_code)
     if bad:
@@ -158,14 +158,14 @@ def recover(
     }
     if write:
         value["gap"] = recovery.recover(ledger, found, by=by, why=why).count
-        end = "the damaged file is set aside; a line says what was lost, who answers for it, and what it cost"
+        end = "The damaged file was moved away. A line records what was lost, who answers for it, and its cost."
     else:
-        end = "restore a backup, or: polyclinic ledger recover ... --write --by NAME --why TEXT"
-    known = "nobody kept a head"
+        end = "Restore a backup, or run: polyclinic ledger recover ... --write --by NAME --why TEXT"
+    known = "no signed head was kept"
     if found.known is not None:
-        known = f"the longest head that was kept knows {found.known.count} lines"
-    lines = [f"{file}: {found.good} lines hold", *(f"  - {f}" for f in found.faults)]
-    say(value, json_, *lines, f"  {known}; spent beyond what is left: {lost}", f"  {end}")
+        known = f"the longest signed head that was kept counts {found.known.count} lines"
+    lines = [f"{file}: lines that verify: {found.good}", *(f"  - {f}" for f in found.faults)]
+    say(value, json_, *lines, f"  {known}", f"  spent in the lost lines: {lost}", f"  {end}")
 
 
 def _witnessed(path: Path) -> list[SignedHead]:

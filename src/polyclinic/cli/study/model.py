@@ -83,15 +83,15 @@ def verify(
         say(value | ({"faults": faults} if faults else {}), json_)
     if faults:
         raise DataError(
-            f"{file}: its receipts do not hold",
+            f"{file}: its receipts do not verify",
             faults=faults,
             hint="ask the coordinator of the study for the file again",
         )
     if json_:
         return
-    lines = [f"  book of {r}{', and in your book' if r in mine else ''}" for r in found]
+    lines = [f"  ledger of {r}{', and in your ledger' if r in mine else ''}" for r in found]
     lines = lines or ["  no receipts: fitted in one process, or by a release that wrote none"]
-    say({}, json_, f"{file}: whole; {m.kind}, SHA-256 {m.digest()}", *lines)
+    say({}, json_, f"{file}: verified. {m.kind}, SHA-256 {m.digest()}", *lines)
 
 
 def _unsealed(head: Any) -> dict[str, object]:

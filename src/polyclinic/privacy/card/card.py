@@ -85,7 +85,7 @@ class Card:
 
     @property
     def tight(self) -> float | None:
-        """The same as ``epsilon``: the tight value, beside ``claimed``."""
+        """The same as ``epsilon``: the tight value, next to ``claimed``."""
         return self.epsilon
 
     @property
@@ -105,7 +105,7 @@ class Card:
         )
 
     def with_audit(self, audit: Mapping[str, object]) -> Card:
-        """The same card with the result of an audit beside its epsilon."""
+        """The same card with the result of an audit next to its epsilon."""
         return replace(self, audit=dict(audit))
 
     def rows(self) -> list[tuple[str, str]]:
@@ -127,7 +127,7 @@ class Card:
             ("noise", self.noise),
             ("releases", str(self.releases)),
             ("added by", self.aggregation),
-            ("books", self.books),
+            ("ledgers", self.books),
             ("agreement", self.agreement),
             *[("limitation", r) for r in self.reasons],
             *[("assumption", a) for a in self.assumptions],
@@ -269,11 +269,11 @@ UNPROVEN: Final[tuple[tuple[Callable[[_Evidence], list[str]], str], ...]] = (
     ),
     (
         lambda e: e.axes("data"),
-        "the list of codes of {} was taken from the data, which itself tells who has a rare code; use a public list",
+        "the list of codes of {} was taken from the data, which itself shows who has a rare code. Use a public list",
     ),
     (
         lambda e: [] if e.happened.vocabulary else e.axes("paid"),
-        "the list of codes of {} was paid for in a run whose lines are not here: its cost is not in this epsilon",
+        "the list of codes of {} was charged in a run whose ledger lines are not here: its cost is not in this epsilon",
     ),
 )
 
@@ -366,7 +366,7 @@ def _signers(happened: ReleaseHistory) -> str:
 def _differ(happened: ReleaseHistory) -> tuple[str, ...]:
     if not happened.differ:
         return ()
-    return (f"the signed book lacks sums that were taken, at {', '.join(happened.differ)}; they are counted here",)
+    return (f"the signed ledger lacks sums that were taken, at {', '.join(happened.differ)}; they are counted here",)
 
 
 def _claimed(lines: Sequence[Charge], asked: Privacy | None, delta: float) -> tuple[float | None, float | None]:

@@ -61,7 +61,7 @@ def what_is_left(ledger: Ledger, heads: Iterable[SignedHead] = ()) -> Recovery:
     faults += line_faults
     key = LedgerKey.of(ledger.file(".key"), make=False)
     if key is None:
-        faults.append("the book's key is gone: no sealed head can be read, and nothing more can be signed with it")
+        faults.append("the ledger's key is missing: sealed heads cannot be read, and new lines cannot be signed")
     missing = [h for h in kept if h.valid and not read.has(h)]
     if missing:
         return _lost_lines(ledger.path, read, key, missing, faults)
@@ -87,9 +87,9 @@ def _lost_lines(
     longest = _longest(of_this_key or missing)
     assert longest is not None
     fault = (
-        f"{read.count} line(s) hold, and a head that was kept knows of {longest.count}"
+        f"{read.count} line(s) verify, but a signed head that was kept counts {longest.count}"
         if longest.count > read.count
-        else f"line {longest.count} is not the one of a head that was kept: the book was put back or rewritten"
+        else f"line {longest.count} does not match a signed head that was kept: the ledger was restored from a backup, or rewritten"
     )
     spent = None
     if key is not None and len(of_this_key) == len(missing):  # nobody reads what the ledger of another key spent
