@@ -101,7 +101,8 @@ class Hub:
                     raw.settimeout(60)  # a busy machine
                     with self.tls.wrap_socket(raw, server_side=True) as line:
                         line.sendall(SETTINGS)
-                        line.recv(1)
+                        while line.recv(4096):  # a line closed on unread bytes is reset, and the other loses the answer
+                            pass
 
     def site(self, root: Path, days: float = 700.0, by: str = "ours", listed: bool = True) -> SiteFolder:
         """A hospital that has joined and whose client lives (this process), with a certificate as asked."""
