@@ -1,8 +1,8 @@
-"""Every error of Polyclinic, by cause.
+"""Name every error of Polyclinic, by cause.
 
 An error says what went wrong, where, which value, and what to do. All faults of one check are collected and
 raised together (``faults``). ``code`` is stable, so that scripts and support can rely on it; ``exit_code`` is what
-the command line returns; ``shareable`` tells whether the text may leave the hospital (it never quotes a patient).
+the command line returns; ``shareable`` shows whether the text may leave the hospital (it never quotes a patient).
 """
 
 from __future__ import annotations

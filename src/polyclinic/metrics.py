@@ -1,4 +1,11 @@
-"""Figures of merit: reconstruction errors (all three that the papers mix up), fit, and how alike two models are."""
+"""Measure models: reconstruction errors (the three that the papers mix up), fit, and the similarity of two models.
+
+>>> import numpy as np
+>>> from polyclinic.metrics import factor_match_score
+>>> a = [np.eye(3)[:, :2], np.eye(4)[:, :2]]
+>>> round(factor_match_score(a, [f[:, ::-1] for f in a]), 2)
+1.0
+"""
 
 from __future__ import annotations
 

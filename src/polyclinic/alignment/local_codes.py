@@ -200,6 +200,31 @@ def align_codes(
         Patient-level differential privacy of each table.
     seed
         Of the permuted tables under the null.
+
+    Returns
+    -------
+    CodePairs
+        The proposals. ``confirm`` answers them, ``write`` gives them to the owner, ``apply`` renames the codes.
+
+    See Also
+    --------
+    align : the union of code lists in one process.
+
+    Examples
+    --------
+    >>> import numpy as np, polyclinic as pc
+    >>> def hospital(name, seed, codes):
+    ...     rng = np.random.default_rng(seed)
+    ...     rates = np.random.default_rng(7).gamma(0.4, 1.0, (6, 30)) + 0.02
+    ...     where = np.argwhere(rng.random((1000, 30)) < np.minimum(rates[rng.integers(0, 6, 1000)], 0.9))
+    ...     axes = ["patient", pc.Axis("diagnosis", tuple(codes), vocabulary="public")]
+    ...     return pc.Site(name, pc.SparseTensor(where, np.ones(len(where)), (1000, 30), axes))
+    >>> common = [f"D{k:02d}" for k in range(30)]
+    >>> local = [f"own {k}" if k % 3 == 0 else c for k, c in enumerate(common)]
+    >>> sites = [hospital("east", 0, common), hospital("west", 1, common), hospital("north", 2, local)]
+    >>> pairs = pc.align_codes(sites, local=["north"])
+    >>> len(pairs), pairs.confirm().apply(sites, local=["north"])[2].tensor.axes[1].labels == tuple(common)
+    (10, True)
     """
     sites = given_sites(sites)
     _named(sites, local)

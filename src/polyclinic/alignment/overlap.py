@@ -68,6 +68,22 @@ def patient_overlap(sites: Sequence[Site], *, privacy: Privacy | None = None) ->
         The hospitals. Equal names of patients mean the same person.
     privacy
         Patient-level differential privacy of the counts. ``max_sites_per_patient`` is raised to the number of hospitals.
+
+    Returns
+    -------
+    Overlap
+        ``counts``, ``most`` and the privacy card.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> def clinic(name, people):
+    ...     coords = [[k, 0] for k in range(len(people))]
+    ...     axes = [pc.Axis("patient", people), pc.Axis("diagnosis", ("4280",))]
+    ...     return pc.Site(name, pc.SparseTensor(coords, [1.0] * len(people), (len(people), 1), axes))
+    >>> found = pc.patient_overlap([clinic("east", ("p1", "p2", "p3")), clinic("west", ("p3", "p4"))])
+    >>> dict(found.counts), found.most
+    ({1: 3, 2: 1}, 2)
     """
     sites = given_sites(sites)
     names = {s.name: identifiers(s) for s in sites}

@@ -20,8 +20,13 @@ from polyclinic.tensors.axis import Axis
 def align(sites: Sequence[Site]) -> Sites:
     """Give every site the same codes in the same order.
 
-    A feature mode in which sites differ becomes the sorted union of their codes. Between hospitals a union in the clear would tell
-    everybody who has which code; use a public dictionary there, or the ring (see ``polyclinic.alignment.ecdh_ring``).
+    A feature mode in which sites differ becomes the sorted union of their codes. Between hospitals a union in the clear would show
+    all parties who has which code. Use a public dictionary there, or private vocabulary alignment (``polyclinic.alignment.ecdh_ring``).
+
+    Parameters
+    ----------
+    sites
+        The hospitals.
 
     Examples
     --------

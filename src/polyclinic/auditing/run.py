@@ -89,10 +89,10 @@ def audit(
     confidence: float = 0.95,
     insider: Insider | None = None,
 ) -> Audit:
-    """Attack a private method with made-up patients, and compare with its ledger.
+    """Attack a private method with synthetic patients (canaries), and compare the result with its ledger.
 
-    Each canary has one unique tuple of codes that nobody else has, so that it moves the releases as far as a patient
-    can; it takes part with probability 1/2. All are at one site whose releases are read, which is the least
+    Each canary has one tuple of codes that no other patient has, so that it moves the releases as far as a patient
+    can. It takes part with probability 1/2. All canaries are at one site whose releases are read, which is the least
     protected place. Works for methods whose steps are sums over patients with a patient-level sensitivity.
 
     Parameters
@@ -100,27 +100,39 @@ def audit(
     method
         An unfitted federated method with ``privacy`` set, e.g. ``pc.DPEM(privacy=pc.Privacy(1.0))``.
     sites
-        Real patients among whom the canaries hide; default: ``patients`` made-up ones.
+        Real patients among whom the canaries hide. Default: ``patients`` synthetic ones.
     canaries
         Number of canaries; the standard error of mu is about 2 / sqrt(canaries).
     count
         The count in a canary's cell.
     patients
-        Number of made-up other patients, if no sites are given.
+        Number of synthetic other patients, if no sites are given.
     seed
-        Of who takes part and of the made-up patients (not of the noise).
+        Of who takes part and of the synthetic patients (not of the noise).
     noise
-        Source of noise to audit; default: the door's own.
+        Source of noise to audit; default: that of the release check.
     confidence
         Of the one-run lower bound.
     insider
-        None: whoever sees what leaves the audited site, under ``plain``. Else a hospital that takes part in masked sums, sees
+        None: the attacker sees what leaves the audited site, under ``plain``. Else a hospital that takes part in masked sums, sees
         every total and takes its own contribution, with its own noise, off.
 
     Returns
     -------
     Audit
-        ``.passed``, ``.verdict``, the lower bound beside the ledger's epsilon, and mu beside the ledger's.
+        ``.passed``, ``.verdict``, the lower bound next to the ledger's epsilon, and mu next to the ledger's.
+
+    References
+    ----------
+    Steinke, Nasr, Jagielski. Privacy Auditing with One (1) Training Run. NeurIPS 2023.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> method = pc.DPEM(rank=10, rounds=2, privacy=pc.Privacy(epsilon=2.0, delta=1e-6))
+    >>> result = pc.audit(method, canaries=100, patients=200, seed=0)
+    >>> round(result.epsilon, 6), result.delta, result.canaries  # what the ledger charged. The answer is ``result.verdict``
+    (2.0, 1e-06, 100)
     """
     privacy = method.params.privacy
     if not noisy(privacy) or privacy.level != "patient" or method.needs != "tensor":

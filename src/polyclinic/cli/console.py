@@ -63,9 +63,18 @@ PATIENCE = 1.0  # seconds: what is faster needs no bar
 
 @contextmanager
 def follow(title: str, rounds: int | None = None, *, quiet: bool = False) -> Iterator[Callable[[Event], None]]:
-    """A progress bar with rounds, time left and the current figure of merit; silent when piped or ``quiet``.
+    """Show a progress bar with rounds, time left and the current figure of merit. Silent when piped or ``quiet``.
 
-    In a terminal and in a notebook; it appears after a second, so that short work stays quiet.
+    It works in a terminal and in a notebook, and appears after a second.
+
+    Parameters
+    ----------
+    title
+        The text in front of the bar.
+    rounds
+        The largest number of rounds. None: unknown.
+    quiet
+        Show nothing.
 
     Examples
     --------

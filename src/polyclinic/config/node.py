@@ -39,9 +39,28 @@ class SiteIdentity(TomlSection):
 
 
 class Node(TomlFile):
-    """Where the data are: one hospital's own file, which never leaves it.
+    """Read and check a hospital's node file: where the data are, and what their owner allows. It never leaves the hospital.
 
-    ``policy``, ``ledger`` and ``keys`` are kept as written; the privacy room reads them.
+    ``Node.read(path)`` reads a file, ``Node.parse(values)`` a mapping. All faults are reported at once. Every key is described
+    on the page of both files (docs/reference/files.md).
+
+    Parameters
+    ----------
+    site
+        Name, folder, retention.
+    source
+        Kind and place of the records.
+    exclude
+        Patients who declined.
+    policy, ledger, keys
+        The owner's rules, the privacy ledger, and the keys of the federation. They are kept as written.
+    monitor, courier
+        Monitoring, and studies by exchanged folders.
+
+    See Also
+    --------
+    Study : what is asked.
+    check : checks a node and its database.
 
     Examples
     --------

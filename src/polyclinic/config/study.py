@@ -77,7 +77,33 @@ class Generated(BaseModel):
 
 
 class Study(TomlFile):
-    """What is asked: identical at every site.
+    """Read and check a study file: what is asked, identical at every site.
+
+    ``Study.read(path)`` reads a file, ``Study.parse(values)`` a mapping. All faults are reported at once. Every key is described
+    on the page of both files (docs/reference/files.md).
+
+    Parameters
+    ----------
+    study
+        Name, seed, description, replication.
+    tensor, features
+        The modes of a tensor, or the columns of a feature matrix.
+    codes
+        How codes are grouped and chosen, by mode.
+    cohort, time, visits
+        Which patients, which time, which visits.
+    labels, people, evaluate
+        The outcome, covariates and survival times, and the findings.
+    method, privacy
+        The method with its parameters, and the differential privacy asked for.
+    site, sites
+        The hospitals, as entries or as node files.
+    data
+        A generated or open data set in place of hospitals.
+
+    See Also
+    --------
+    run_study : runs a study.
 
     Examples
     --------

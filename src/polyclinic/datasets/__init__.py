@@ -1,4 +1,9 @@
-"""Synthetic networks with a known truth; open to plug-ins (``polyclinic.datasets``). Open data come with polyclinic-papers."""
+"""Generate networks of hospitals with a known truth. Open data come with polyclinic-papers, plug-ins add others.
+
+>>> import polyclinic as pc
+>>> [s.patients for s in pc.datasets.icu_network(patients=300, seed=0)][:2]
+[33, 45]
+"""
 
 from typing import Any
 

@@ -68,13 +68,7 @@ class Start:
 
 
 class FittedStarted(FittedFactorization[SP, SPub, Pri], Started[SP, SPub, Pri]):
-    """The estimator of a method with a shared start.
-
-    Attributes
-    ----------
-    start_
-        How the fit started.
-    """
+    """The estimator of a method with a shared start."""
 
     def _runs(self, sites: Sequence[Site]) -> int:
         """One, where the starts are tried on the Gram or a model is given; else as many as asked for."""
@@ -104,10 +98,14 @@ class FittedStarted(FittedFactorization[SP, SPub, Pri], Started[SP, SPub, Pri]):
 class TRIP(FittedStarted[trip.TRIPParams, trip.TRIPPublic, trip.TRIPPrivate], trip.TRIP):
     """Fit one set of phenotypes for all hospitals by consensus ADMM.
 
-    The result is close to CP on pooled data. Each site solves for its own copy of the factors, and a sum of the copies gives
-    the consensus. The start is a hashed co-occurrence matrix where there are enough patients, otherwise an over-complete or
-    random start (see ``start_``). The fit stops when two rounds in a row (three after a random start) change the explained
-    sum of squares by less than ``tol``.
+    The result is close to the CP (PARAFAC) factorization of pooled data. Each site solves for its own copy of the factors.
+    A sum of the copies gives the consensus. The start is a hashed co-occurrence matrix if there are enough patients. The fit
+    stops when two rounds in a row (three after a random start) change the explained sum of squares by less than ``tol``.
+
+    Attributes
+    ----------
+    start_
+        How the fit started (:class:`Start`).
 
     See Also
     --------
@@ -131,10 +129,14 @@ class TRIP(FittedStarted[trip.TRIPParams, trip.TRIPPublic, trip.TRIPPrivate], tr
 class SumALS(FittedStarted[sumals.SumALSParams, sumals.SumPublic, sumals.SumPrivate], sumals.SumALS):
     """Fit CP by alternating least squares from sums over the sites, as on pooled data.
 
-    Every update of a mode is one sum, so a round costs R x R more numbers a mode than TRIP and fewer rounds are needed. The
-    start is a hashed co-occurrence matrix where there are enough patients, otherwise an over-complete or random start (see
-    ``start_``). The fit stops when an ALS iteration (two after a random start) gains less than ``tol`` of the explained sum of
-    squares. With packed sums it stops when the next iteration is expected to gain less than ``tol``.
+    Every update of a mode is one sum. A round costs R x R more numbers per mode than TRIP, and fewer rounds are needed. The
+    start is a hashed co-occurrence matrix if there are enough patients. The fit stops when an ALS iteration (two after a
+    random start) gains less than ``tol`` of the explained sum of squares, or with packed sums is expected to gain less.
+
+    Attributes
+    ----------
+    start_
+        How the fit started (:class:`Start`).
 
     See Also
     --------
@@ -157,8 +159,7 @@ class SumALS(FittedStarted[sumals.SumALSParams, sumals.SumPublic, sumals.SumPriv
 class LocalTF(FittedFactorization[localtf.LocalParams, localtf.LocalPublic, localtf.LocalPrivate], localtf.LocalTF):
     """Fit phenotypes by local SGD: sites take ``local_passes`` passes alone, then continue from the average of their factors.
 
-    Several sites start from the codes that occur together (as :class:`Topics` does), if at least ten codes have 20 patients
-    each. One site and the paper variant start at random.
+    Several sites start from the codes that occur together, as :class:`Topics` does. One site starts at random.
 
     ``tol`` is the relative change of the squared error during a pass, over all cells (``zeros="observed"``) or over the
     nonzeros (``"missing"``).
@@ -237,6 +238,7 @@ class DPEM(FittedFactorization[DPEMParams, DPEMPublic, DPEMPrivate], dpem.DPEM):
     With ``privacy=pc.Privacy(epsilon, delta)`` every release of a hospital is charged to its ledger. Without it this is EM.
     With ``aggregation="masked"`` the noise is added once for all sites. With ``"plain"`` every site adds all of it, so the
     noise grows with the root of the number of sites. Memberships are expected numbers of events and stay at the hospital.
+    With a ``prior`` the privacy card includes the epsilon of the prior. A patient of both studies has the sum.
 
     Attributes
     ----------
@@ -244,8 +246,6 @@ class DPEM(FittedFactorization[DPEMParams, DPEMPublic, DPEMPrivate], dpem.DPEM):
         Per mode (I_n, R), True for the codes that the known noise does not explain. ``phenotypes_`` lists only these.
     background_
         Per mode (I_n,), the distribution of codes over all patients.
-    privacy_
-        The privacy card. With a ``prior`` it includes the epsilon of the prior (a patient of both studies has the sum).
     too_little_data_
         The public rule spent the whole budget on the marginals, and the one component is the background.
 
@@ -305,7 +305,7 @@ class Topics(FittedFactorization[topics.TopicsParams, topics.TopicsPublic, topic
     Attributes
     ----------
     confirmed_
-        Directions in which codes occur together that two halves of the patients confirm. A rank below it gives a warning.
+        Number of directions in which codes occur together, confirmed in two halves of the patients. A rank below it gives a warning.
     guided_
         Column of ``factors_`` of every guide.
 

@@ -15,7 +15,7 @@ from polyclinic.util.table import Table
 
 @dataclass(frozen=True, eq=False)
 class Moments(Value):
-    """Standardising, z = (x - mean) / scale; with ``components`` the principal directions, z C'.
+    """Keep means and scales as a value: z = (x - mean) / scale. With ``components`` also principal directions, z C'.
 
     Parameters
     ----------
@@ -27,6 +27,17 @@ class Moments(Value):
         (r, d) directions and (r,) variances along them; None for standardising alone.
     columns
         Names of the d features, or None.
+
+    See Also
+    --------
+    Standardizer, FederatedPCA : fit the moments.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> m = pc.Standardizer().fit([pc.Site("a", features=[[1.0], [3.0]]), pc.Site("b", features=[[5.0]])]).result_
+    >>> m.mean.tolist(), m.transform([[5.0]]).round(2).tolist()
+    ([3.0], [[1.22]])
     """
 
     mean: Array

@@ -15,7 +15,9 @@ from polyclinic.util.table import Table
 
 @dataclass(frozen=True, eq=False)
 class Similarity(Value):
-    """s(x, z) = <f(x), f(z)> with f(x) = W' (x - mean) / scale; alike where s >= bias.
+    """Keep a patient similarity as a value: s(x, z) = <f(x), f(z)> with f(x) = W' (x - mean) / scale.
+
+    Two patients are called similar where s >= bias.
 
     Parameters
     ----------
@@ -28,7 +30,19 @@ class Similarity(Value):
     columns
         Names of the d features, or None.
     map
-        ``"linear"``; ``"angle"``: standardised patients are scaled to length 1 instead (the cosine baseline).
+        ``"linear"``. ``"angle"``: standardised patients are scaled to length 1 (the cosine baseline).
+
+    See Also
+    --------
+    UnPSL : fits the similarity.
+
+    Examples
+    --------
+    >>> import numpy as np, polyclinic as pc
+    >>> X = np.random.default_rng(0).normal(size=(60, 4))
+    >>> s = pc.UnPSL(l1=0.02, l2=0.01).fit(X, (X[:, 0] > 0).astype(int)).result_
+    >>> s.kind, s.transform(X[:2]).shape[0]
+    ('similarity', 2)
     """
 
     components: Array

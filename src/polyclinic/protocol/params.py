@@ -26,7 +26,7 @@ class Params(BaseModel):
     seed: int = Field(0, ge=0, description="Seed of every random choice but privacy noise.")
     aggregation: str = Field("plain", description="How sites' contributions are added: plain, masked, subspace, ...")
     variant: Literal["corrected", "paper"] = Field(
-        "corrected", description="As corrected in docs/errata, or as printed."
+        "corrected", description="Corrected algorithm, or as printed in the paper (see the page of errata)."
     )
     privacy: Privacy | None = Field(None, description="Differential privacy asked for.")
 

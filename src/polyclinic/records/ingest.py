@@ -46,17 +46,40 @@ class Ingested:
 
 
 def ingest(node: Node, study: Study, out: str | Path, *, events: bool = True, skip_faulty: bool = False) -> Ingested:
-    """Write ``tensor.npz``, ``events.parquet``, ``labels.parquet`` and ``manifest.json`` into ``out``.
+    """Turn a hospital's records into a tensor: ``tensor.npz``, ``events.parquet``, ``labels.parquet``, ``manifest.json``.
 
     A study of a feature matrix (``[features]``, no ``[tensor]``) writes ``features.parquet`` and the manifest. All are made in a scratch folder and moved at the end, the manifest last: after a fault nothing new is there.
 
     Parameters
     ----------
+    node
+        The hospital's node: where its records are.
+    study
+        The study: modes, codes, cohort, outcome.
+    out
+        The folder for the files.
     events
-        Whether ``events.parquet`` stays; a study between hosts needs the tensor alone, and keeps no second copy of records.
+        Whether ``events.parquet`` stays. A study between hosts needs only the tensor, and keeps no second copy of records.
     skip_faulty
         A study with a formal guarantee: a fault in a patient's records leaves out these rows or this patient, changes nobody
         else and is counted in ``skipped``. Only a source without a single usable patient is refused.
+
+    See Also
+    --------
+    check : the same checks without writing anything.
+
+    Examples
+    --------
+    >>> import tempfile, polyclinic as pc
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> rows = [f"{p},{p},2020-01-01,{k},{c}" for p in range(30) for k, c in (("drug", "a"), ("diagnosis", "x"))]
+    >>> _ = (folder / "events.csv").write_text("\\n".join(["patient_id,visit_id,time,kind,code", *rows]))
+    >>> node = pc.Node.parse({"site": {"name": "north", "folder": str(folder / "site")},
+    ...                       "source": {"kind": "files", "events": str(folder / "events.csv")}})
+    >>> study = pc.Study.parse({"study": {"name": "demo"}, "tensor": {"modes": ["drug", "diagnosis"]}})
+    >>> pc.ingest(node, study, folder / "tensor").site
+    <Site north: 30 patients, 30 nonzeros>
     """
     folder = Path(out)
     node = node.skipping_faulty() if skip_faulty else node

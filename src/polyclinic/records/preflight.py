@@ -79,7 +79,35 @@ class OwnersLimits(Protocol):
 
 
 def check(node: Node | str | Path, study: Study | str | Path | None = None) -> Checkup:
-    """Check a hospital's node file and database from Python: all faults at once, nothing is sent (``polyclinic check``)."""
+    """Check a hospital's node file and database. All faults are reported at once, and nothing is sent.
+
+    The command ``polyclinic check`` does the same.
+
+    Parameters
+    ----------
+    node
+        The hospital's node, or the path of its node file.
+    study
+        A study or the path of its file: codes, tensor and outcome of that study are checked, too.
+
+    Returns
+    -------
+    Checkup
+        ``ok``, ``findings``, ``remarks``, ``faults`` and ``advice``.
+
+    Examples
+    --------
+    >>> import tempfile, polyclinic as pc
+    >>> from pathlib import Path
+    >>> folder = Path(tempfile.mkdtemp())
+    >>> rows = [f"{p},{p},2020-01-01,drug,{'ab'[k]}" for p in range(30) for k in range(2)]
+    >>> _ = (folder / "events.csv").write_text("\\n".join(["patient_id,visit_id,time,kind,code", *rows]))
+    >>> node = pc.Node.parse({"site": {"name": "north", "folder": str(folder / "site")},
+    ...                       "source": {"kind": "files", "events": str(folder / "events.csv")}})
+    >>> found = pc.check(node)
+    >>> found.ok, found.findings[1]
+    (True, 'read events: 60 rows, 60 used')
+    """
     read = node if isinstance(node, Node) else Node.read(Path(node))
     study_file = study if study is None or isinstance(study, Study) else Study.read(Path(study))
     return check_node(read, study_file)

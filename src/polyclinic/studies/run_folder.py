@@ -192,7 +192,33 @@ def _described_start(model: Configured) -> dict[str, object]:
 
 @dataclass(frozen=True, eq=False)
 class Run:
-    """A finished run, of either engine: its study, its figures, its model. No patient is in it."""
+    """Keep a finished run: its folder, study, figures and model. It contains no patient.
+
+    Parameters
+    ----------
+    path
+        The run folder.
+    study
+        The study as it was run.
+    metrics
+        Figures of the run, for example ``metrics["fit"]``.
+    model
+        The model, as :func:`polyclinic.load` gives it.
+
+    See Also
+    --------
+    run_study : runs a study and returns this value.
+
+    Examples
+    --------
+    >>> import tempfile, polyclinic as pc
+    >>> study = pc.Study.parse({"study": {"name": "icu"}, "data": {"dataset": "icu_network", "patients": 300},
+    ...                         "method": {"name": "sumals", "rank": 3, "rounds": 3, "aggregation": "plain"}})
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     run = pc.run_study(study, f"{folder}/run")
+    >>> run.path.name, run.model.rank
+    ('run', 3)
+    """
 
     path: Path
     study: Mapping[str, Any]
@@ -274,7 +300,27 @@ class Run:
 
 
 def load(path: str | Path) -> Learned:
-    """A model from its file (``*.phenotypes`` ...), or from a run folder, of whichever engine. Nothing is executed."""
+    """Load a model from its file (``*.phenotypes`` ...) or from a run folder. Loading never runs code from the file.
+
+    Parameters
+    ----------
+    path
+        A model file, or a run folder of a simulation or a federation.
+
+    Returns
+    -------
+    Phenotypes, Groups, Classes, Similarity or Moments
+        The model as a value.
+
+    Examples
+    --------
+    >>> import tempfile, polyclinic as pc
+    >>> model = pc.SumALS(rank=3, rounds=3, seed=0).fit(pc.datasets.icu_network(patients=300, seed=0))
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     path = model.save(f"{folder}/icu.phenotypes")
+    ...     print(pc.load(path).rank)
+    3
+    """
     model = _of(RunFolder(path)) if Path(path).is_dir() else read_model(path)
     if model.origin.censored:
         warnings.warn(
@@ -284,7 +330,7 @@ def load(path: str | Path) -> Learned:
 
 
 def compare(first: Model, second: Model) -> Difference:
-    """Two models side by side: matched phenotypes with their distance, and what differs in how they were made.
+    """Compare two models: matched phenotypes with their distance, and what differs in how they were made.
 
     Parameters
     ----------

@@ -17,7 +17,7 @@ Vocabulary = Literal["public", "paid", "data"]
 
 @dataclass(frozen=True)
 class Axis:
-    """The codes of one mode.
+    """Name a mode and list its codes.
 
     Parameters
     ----------
@@ -28,8 +28,8 @@ class Axis:
     names
         A human-readable description per index, or None.
     vocabulary
-        Where the list of codes came from: a ``public`` dictionary, ``paid`` for by noisy counts, or chosen from
-        the ``data`` (which is itself a leak and downgrades a formal privacy card).
+        Where the list of codes came from: a ``public`` dictionary, ``paid`` (chosen by noisy counts that the budget covers), or chosen from
+        the ``data``, which itself reveals codes and makes a formal guarantee heuristic.
 
     Examples
     --------

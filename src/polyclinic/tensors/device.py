@@ -35,9 +35,14 @@ _there: OrderedDict[int, tuple[SparseTensor, Any]] = OrderedDict()  # id: (tenso
 
 
 def use_device(device: Device) -> None:
-    """From now on this process works on ``device``.
+    """Choose where this process computes: processor or graphics card.
 
-    ``"auto"`` takes a card of compute capability 8.0 or more with room enough, for tensors of at least 5 million nonzeros.
+    ``"auto"`` takes a graphics card with compute capability 8.0 and enough memory, for tensors of at least 5 million nonzeros.
+
+    Parameters
+    ----------
+    device
+        ``"cpu"``, ``"cuda"`` or ``"auto"``.
 
     Examples
     --------

@@ -25,7 +25,7 @@ Array = NDArray[Any]
 
 
 class SparseTensor:
-    """Labelled sparse tensor; mode 0 is the patients.
+    """Keep counts of patients x codes x ... as a labelled sparse tensor. Mode 0 is the patients.
 
     The layout is patient-major flat CSR (one copy serves every mode): ``rows`` (patients that have entries; a bit each where
     some have none), ``indptr`` (where each of them starts, 32 bit below 2^31 nonzeros), one column of code indices per

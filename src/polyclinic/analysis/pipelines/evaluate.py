@@ -220,13 +220,13 @@ def evaluate(
     rate: float = 0.1,
     **options: Unpack[RunOptions],
 ) -> Findings:
-    """What follows the fit: who has the phenotypes, how they go with the outcome and with time, what they predict.
+    """Evaluate a fitted model: prevalence, association with the outcome and with time, added value.
 
     Parameters
     ----------
     model
         A fitted phenotype model, or a :class:`~polyclinic.analysis.replication.replicate.Replication`: then the models of its
-        halves judge the patients that they did not see, and placing is cross-fitted, too.
+        halves judge the patients that they did not see, and memberships are cross-fitted, too.
     sites
         Hospitals on the model's codes; ``labels`` hold the outcome (0, 1, unknown NaN), ``people`` covariates and times.
     what
@@ -240,9 +240,9 @@ def evaluate(
         A formal guarantee for all findings together: few sums of bounded rows, with noise; intervals contain it. Covariates
         are then age and sex in their public bands; hospitals have no level of their own.
     max_carried, planning_size, rate
-        With privacy: a patient counts for so many phenotypes, the strongest; public guesses of the number of patients (None:
-        0.5 % of the budget counts them) and of the share with the outcome. What cannot be read at this size is not bought;
-        :func:`forecast` tells the errors before anything is spent.
+        With privacy: a patient counts for so many phenotypes, the strongest ones. Public guesses of the number of patients (None:
+        0.5 % of the budget counts them) and of the share with the outcome. Findings that would be too noisy are skipped and
+        cost nothing. :func:`forecast` shows the errors before anything is spent.
 
     Examples
     --------
@@ -282,7 +282,7 @@ def forecast(
     sites: int = 3,
     aggregation: str = "masked",
 ) -> Table:
-    """How far off findings with a formal guarantee will be, before anything is spent or read.
+    """Forecast the errors of findings with a formal guarantee. Nothing is read or spent.
 
     Parameters
     ----------

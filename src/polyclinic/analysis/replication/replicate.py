@@ -180,7 +180,7 @@ def replicate(
     leave_out: bool = False,
     **options: Unpack[RunOptions],
 ) -> Replication:
-    """Fit on everybody and on hashed halves as one federated run, and judge every phenotype.
+    """Test which phenotypes replicate: fit on all patients and on two halves of them, in one federated run.
 
     Parameters
     ----------
@@ -189,16 +189,16 @@ def replicate(
     sites
         The hospitals.
     repeats
-        Halvings; one by default.
+        Number of splits into halves. One by default.
     key
         Of the halves; fix it before the data are read.
     merge
-        Join columns of a fit that are one phenotype (least squares only; :mod:`polyclinic.analysis.replication.splits`).
+        Join components that are one phenotype (least squares only, see :mod:`polyclinic.analysis.replication.splits`).
     control
-        Also run everything on codes permuted inside every hospital, and say how many columns are flagged there: twice the work.
-        Without privacy only; it is paid for like any other run.
+        Also run on codes permuted inside every hospital, and count the components that are graded as replicated there. It
+        doubles the work, and is charged like any other run. Without privacy only.
     leave_out
-        Also fit without each hospital in turn, and say how alike every phenotype stays (``elsewhere``).
+        Also fit without each hospital in turn, and report the similarity of every phenotype (``elsewhere``).
 
     Examples
     --------

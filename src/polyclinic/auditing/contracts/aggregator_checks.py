@@ -292,12 +292,12 @@ SUM_PARTS: Final = (
 
 
 def check_sum(adder: Aggregator, method: Method | None = None, *, parts: Sequence[str] | None = None) -> Battery:
-    """Run the contract checks on an aggregator; raises AssertionError with all results if a check fails.
+    """Run the contract checks on an aggregator. Raises AssertionError with all results if a check fails.
 
     Parameters
     ----------
     adder
-        An instance of a :class:`~polyclinic.protocol.interfaces.Sum`.
+        An instance of a :class:`~polyclinic.protocol.interfaces.Aggregator`.
     method
         What is fitted with it in the part ``model``; the standardiser by default.
     parts

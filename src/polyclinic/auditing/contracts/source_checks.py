@@ -35,7 +35,7 @@ def check_source(
     folder: str | Path = ".",
     study: Study | None = None,
 ) -> Checkup:
-    """Try a source as ``polyclinic check`` would, on an owner's data; raises AssertionError with every fault there is.
+    """Check a source of records as ``polyclinic check`` does. Raises AssertionError with every fault.
 
     Its events have the eleven columns, every row of them is used or dropped for a reason and counted twice alike, and reading
     again gives the same; the queries that it offers have their columns; then everything that a checkup of a node looks at.
@@ -50,6 +50,18 @@ def check_source(
         Where relative paths of the options begin.
     study
         With it: codes, tensor and outcome of that study, too.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> from polyclinic.records.sources.base import OpenedSource
+    >>> def wards(con, node, outcome):
+    ...     _ = con.execute("CREATE VIEW t AS SELECT range AS who, 'a' AS what FROM range(40)")
+    ...     empty = "NULL AS system, NULL AS value, NULL AS description, NULL AS site, NULL AS dropped"
+    ...     columns = "who AS patient_id, who AS visit_id, DATE '2020-01-01' AS time, 'drug' AS kind, what AS code"
+    ...     return OpenedSource(events=f"SELECT 'rows' AS origin, {columns}, {empty} FROM t", rows={"rows": "SELECT count(*) FROM t"})
+    >>> pc.check_source(wards).ok
+    True
     """
     if not callable(opener):
         raise ConfigError(

@@ -52,13 +52,22 @@ class CPALSParams(WeightedParams):
 
 
 class CPALS(Central[CPALSParams]):
-    """Phenotypes from all patients under one roof, by alternating least squares.
+    """Fit phenotypes on pooled records by alternating least squares (ALS).
 
     Minimises 1/2 ||O - X||^2 over all cells (``zeros="observed"``) or over the nonzeros only (``"missing"``), plus
     ``distinct``/2 ||I - A'A||^2 per feature mode: TRIP's objective with its B = A put in (ERRATA E2.3), columns of
     length 1 and the scale with the patients (E2.7). Non-negative factors by HALS, else exact least squares.
 
-    ``tol`` is the relative change of the objective between sweeps.
+    ``tol`` is the relative change of the objective between ALS iterations (sweeps).
+
+    See Also
+    --------
+    SumALS : the same without pooling the records.
+
+    References
+    ----------
+    Cichocki, Phan. Fast Local Algorithms for Large Scale Nonnegative Matrix and Tensor Factorizations. IEICE Transactions
+    E92-A(3), 2009.
 
     Examples
     --------

@@ -41,9 +41,18 @@ class Central(Factorization[WP]):
     starts_
         One entry per random start: seed, rounds, objective.
     stability_
-        Mean factor match score between the kept start and the others (1 = every start tells the same story; None with
-        one start). A model that changes with the seed should not be read as phenotypes; one that does not may still be chance:
-        starts agree on codes without any relation, too (:func:`polyclinic.replicate` tells).
+        Mean factor match score between the kept start and the others. 1: all starts agree. None: one start. Do not report a
+        model that changes with the seed. Agreement of starts is not evidence by itself (use :func:`polyclinic.replicate`).
+    phenotypes_
+        Table of codes, weights and shares of every phenotype.
+    factors_
+        One (codes, R) array per feature mode. Columns have length 1 and are in order of weight.
+    weights_
+        (R,) total weight of each phenotype, largest first.
+    memberships_
+        Site -> (patients, R) weights of each patient on each phenotype.
+    result_
+        The model as a value (:class:`polyclinic.Phenotypes`).
     """
 
     name = "central"

@@ -35,7 +35,7 @@ class CPSGDParams(WeightedParams):
 
 
 class CPSGD(Central[CPSGDParams]):
-    """Phenotypes from all patients under one roof, by stochastic passes (P-SGD, the baseline of DPFact).
+    """Fit phenotypes on pooled records by stochastic gradient passes (P-SGD, the baseline of DPFact).
 
     ``zeros="observed"`` (default) counts every cell: batches of patients, memberships by HALS, a projected gradient
     step on the feature factors, HALS after ten passes. ``zeros="missing"`` is the papers' literal algorithm over

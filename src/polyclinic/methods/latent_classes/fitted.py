@@ -27,11 +27,15 @@ class FittedClasses(Estimator):
     weights_, profiles_, layout_
         Shares (k,), largest class first, profiles (k, parameters) and the columns they belong to.
     shares_
-        Site -> (k,) its own shares of the classes; they stay there.
+        Site -> (k,) its own shares of the classes. They stay at the site.
     memberships_
-        Site -> (patients, k) probabilities; they stay there.
+        Site -> (patients, k) probabilities. They stay at the site.
     log_likelihood_, bic_, aic_
-        From summed log-likelihoods over all sites (None where not paid for).
+        From summed log-likelihoods over all sites. None where the privacy budget does not cover them.
+    result_
+        The classes as a value (:class:`polyclinic.Classes`).
+    privacy_, traffic_, history_
+        The privacy card, the bytes sent, and figures of every round.
     """
 
     params: Any

@@ -47,14 +47,9 @@ class LatentClass(PhaseDispatch[ClassPublic, ClassPrivate], FittedClasses):
     arrays, whole numbers of at least 0 with at most 10 values are categories and other whole numbers counts. With ``privacy``
     kinds, levels and ``bounds`` are public and must be given.
 
-    Attributes
-    ----------
-    weights_, profiles_, layout_
-        Shares of the classes, their profiles, and the columns of the profiles.
-    shares_, memberships_
-        Site -> shares of its classes, and site -> (patients, classes) probabilities. Both stay at the hospital.
-    log_likelihood_, bic_, aic_
-        Mean log-likelihood and criteria. None where the budget does not cover them.
+    See Also
+    --------
+    GaussianMixture : for measurements that depend on each other.
 
     References
     ----------

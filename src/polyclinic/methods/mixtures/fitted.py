@@ -35,18 +35,22 @@ def _sites(data: object) -> list[Site] | None:
 
 
 class FittedMixture(Estimator[P, Pub, Pri]):
-    """Attributes and methods after ``fit``; sites in, answers per site out; a matrix in, an array out.
+    """Attributes and methods after ``fit``. Sites give an answer per site, a matrix gives an array.
 
     Attributes
     ----------
     weights_, means_, covariances_, precisions_, precisions_cholesky_
         The mixture, shaped as in scikit-learn.
     converged_, n_iter_, lower_bound_
-        Whether and when the best start converged, and its last mean log-likelihood (None where it was not paid for).
+        Whether and when the best start converged, and its last mean log-likelihood. None where the privacy budget does not cover it.
     log_likelihood_, bic_, aic_
-        Of the final mixture, from summed log-likelihoods over all sites (None where not paid for).
+        Of the final mixture, from summed log-likelihoods over all sites. None where the privacy budget does not cover them.
     memberships_
-        Site's name -> (patients, k) probabilities; they stay at the site.
+        Site -> (patients, k) probabilities. They stay at the site.
+    result_
+        The mixture as a value (:class:`polyclinic.Groups`).
+    privacy_, traffic_, history_
+        The privacy card, the bytes sent, and figures of every round.
     """
 
     params: Any

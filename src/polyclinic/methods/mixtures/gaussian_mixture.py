@@ -47,14 +47,9 @@ class GaussianMixture(WithMoments[MixturePublic, Nothing], FittedMixture[Mixture
     ``start="votes"`` takes one vote of each patient for the nearest of some public points and then four rounds of k-means.
     ``start="box"`` uses public points alone. ``variant="paper"`` keeps the old centre in the M-step as printed (ERRATA E4.9).
 
-    Attributes
-    ----------
-    weights_, means_, covariances_
-        As in scikit-learn.
-    memberships_
-        Site -> (patients, groups) probabilities. They stay at the hospital.
-    log_likelihood_, bic_, aic_
-        Mean log-likelihood and criteria. None where the budget does not cover them.
+    See Also
+    --------
+    LatentClass : for categories and counts.
 
     References
     ----------

@@ -238,6 +238,10 @@ class Standardizer(_FromMoments[MomentParams]):
     ----------
     mean_, var_, scale_
         (d,) as in scikit-learn's ``StandardScaler``.
+    result_
+        The moments as a value (:class:`polyclinic.Moments`).
+    privacy_, traffic_
+        The privacy card, and the bytes sent.
 
     Examples
     --------
@@ -261,7 +265,7 @@ class Standardizer(_FromMoments[MomentParams]):
 
 
 class FederatedPCA(_FromMoments[PCAParams]):
-    """The directions in which patients differ most, from summed covariances; every hospital projects its own patients.
+    """Fit principal components from summed covariances. Each hospital projects its own patients.
 
     Attributes
     ----------

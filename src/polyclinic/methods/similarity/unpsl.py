@@ -35,7 +35,7 @@ FITTED = ("mean_", "scale_", "components_", "n_features_in_", "bias_", "objectiv
 
 
 class UnPSL(DeclaredMetric):
-    """Learn from labelled patients who resembles whom, with few features that do not repeat each other.
+    """Learn a patient similarity from labelled patients, with few features that do not repeat each other.
 
     Minimises the mean logistic loss of all pairs i < j under s(x, z) = x'WW'z - b, plus ``l1`` times the lengths of W's
     rows (a feature without a row does not count) plus ``l2`` times the redundancy of the features used (eq. 3.8, with
@@ -91,6 +91,11 @@ class UnPSL(DeclaredMetric):
     history_
         One dict per iteration: objective, primal_residual, dual_residual.
     n_iter_, objective_, converged_, classes_
+        Iterations, last objective, whether the residuals are below ``tol``, and the labels.
+
+    See Also
+    --------
+    UnPSLCV : the same with parameters chosen by cross-validation.
 
     Examples
     --------

@@ -33,7 +33,9 @@ def log_joint(layout: Layout, weights: Array, profiles: Array, X: Array) -> Arra
 
 @dataclass(frozen=True, eq=False)
 class Classes(Groups):
-    """Latent classes as learned. As groups, their centres are expected values: probabilities of levels, rates, means.
+    """Keep latent classes as a value: save, load, apply to new patients. ``LatentClass(...).fit(sites).result_`` is one.
+
+    ``means`` are expected values: probabilities of levels, rates, means.
 
     Parameters
     ----------
@@ -41,6 +43,18 @@ class Classes(Groups):
         (k, profile) probabilities of every level, rates of counts, mean and variance of measurements, column by column.
     layout
         The columns and their kinds.
+
+    See Also
+    --------
+    LatentClass : fits the classes.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> frame = {"smoker": ["yes"] * 40 + ["no"] * 40, "visits": [8] * 40 + [1] * 40}
+    >>> c = pc.LatentClass(n_components=2, seed=0).fit({"north": frame}).result_
+    >>> c.weights.round(2).tolist(), c.columns
+    ([0.5, 0.5], ('smoker = no', 'smoker = yes', 'visits'))
     """
 
     profiles: Array = field(default_factory=lambda: np.zeros((0, 0)))

@@ -17,7 +17,7 @@ from polyclinic.util.table import Table
 
 @dataclass(frozen=True, eq=False)
 class Groups(Value):
-    """A Gaussian mixture as learned.
+    """Keep a Gaussian mixture as a value: save, load, apply to new patients. ``GaussianMixture(...).fit(sites).result_`` is one.
 
     Parameters
     ----------
@@ -27,6 +27,18 @@ class Groups(Value):
         ``"full"``, ``"tied"``, ``"diag"`` or ``"spherical"``.
     columns
         Names of the d features, or None.
+
+    See Also
+    --------
+    GaussianMixture : fits the mixture.
+
+    Examples
+    --------
+    >>> import polyclinic as pc
+    >>> sites = [pc.Site("a", features=[[-4.0], [-3.0]] * 20), pc.Site("b", features=[[3.0], [4.0]] * 20)]
+    >>> g = pc.GaussianMixture(n_components=2, seed=0).fit(sites).result_
+    >>> g.weights.round(2).tolist(), g.transform([[4.0]]).round(2).max()
+    ([0.5, 0.5], np.float64(1.0))
     """
 
     weights: Array

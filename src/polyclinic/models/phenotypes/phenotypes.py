@@ -32,7 +32,9 @@ WHOLE: Final = 0.9  # share of a phenotype's squared weight with which patients 
 
 @dataclass(frozen=True, eq=False)
 class Phenotypes(Value):
-    """Phenotypes as learned: factors of the codes, never a patient's membership.
+    """Keep phenotypes as a value: save, load, apply to new patients. It contains codes and weights, and no patient.
+
+    A fitted estimator has it as ``result_``, and :func:`polyclinic.load` reads it from a file.
 
     Parameters
     ----------
@@ -43,13 +45,18 @@ class Phenotypes(Value):
     axes
         The codes of every mode.
     placing
-        How a patient is placed.
+        How the memberships of a patient are computed.
     shown
         Per mode (I_n, R), the codes that stand out from privacy noise; empty: all.
     stability
-        Mean match between the kept start and the others, or None; of the search, no evidence for a phenotype.
+        Mean match between the kept start and the others, or None. It is no evidence for a phenotype.
     names
-        (R,) names that a person gave (:meth:`rename`), "" where nobody did; empty: none.
+        (R,) names that a person gave (:meth:`rename`), "" without a name. Empty: no names.
+
+    See Also
+    --------
+    load : reads a model file.
+    compare : compares two models.
 
     Examples
     --------

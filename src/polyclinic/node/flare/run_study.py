@@ -30,7 +30,7 @@ def run_study(
     threads: int = 2,
     progress: Callable[[Progress], None] | None = None,
 ) -> Run:
-    """Run a study to its run folder; the same study gives the same model on both engines.
+    """Run a study: in this process, or between hospitals. Both give the same model.
 
     Parameters
     ----------
@@ -42,11 +42,11 @@ def run_study(
         Instead of ``out``: the folder of a coordinator that was started (``polyclinic coordinator start``). The study is signed for
         all approved sites and followed to its end; the run folder is the coordinator's.
     resume
-        Go on with an interrupted simulation in ``out``.
+        Continue an interrupted simulation in ``out``.
     threads
-        Sites that work at the same time in a simulation; the model does not depend on it.
+        Sites that work at the same time in a simulation. The model does not depend on it.
     progress
-        Is told every round.
+        Called with every round.
 
     Examples
     --------

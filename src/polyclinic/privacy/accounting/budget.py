@@ -14,7 +14,29 @@ WEAK: Final = 20  # an epsilon above it gets a warning
 
 
 class Privacy(BaseModel):
-    """Differential privacy asked for.
+    """Ask for differential privacy: ``pc.DPEM(privacy=pc.Privacy(epsilon=1.0, delta=1e-6))``.
+
+    Parameters
+    ----------
+    epsilon
+        Bound on the privacy loss of the whole study. Smaller protects better. Usual values are 0.5 to 10.
+    delta
+        Probability with which the bound may fail. It should be far below one divided by the number of patients.
+    level
+        ``"patient"``: all records of a patient. ``"entry"``: one count of the tensor, the papers' heuristic mechanism.
+    max_sites_per_patient
+        At how many sites one patient may appear. All of them are charged.
+    clip, count_cap
+        Bound of the gradient, and the largest count (``level="entry"`` alone).
+
+    See Also
+    --------
+    DPEM : phenotypes with patient-level differential privacy.
+    audit : tests whether a method has the noise that its ledger charged.
+
+    References
+    ----------
+    Dwork, Roth. The Algorithmic Foundations of Differential Privacy. 2014.
 
     Examples
     --------

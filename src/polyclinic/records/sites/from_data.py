@@ -49,7 +49,7 @@ def from_frame(
     side_by_side: bool = False,
     without_site: Literal["refuse", "leave out"] = "refuse",
 ) -> Sites:
-    """Hospitals from a table: one row says that a patient had these codes together.
+    """Make hospitals from a table. One row says that a patient had these codes together.
 
     Parameters
     ----------
@@ -203,7 +203,16 @@ def _in_order(patients: KeyColumns, time: FrameColumn, visits: KeyColumns | None
 def from_scipy(
     matrix: object, columns: Sequence[str] | None = None, *, mode: str = "code", patients: Sequence[str] | None = None
 ) -> SparseTensor:
-    """Patients x codes from a sparse matrix of scipy; fit it directly, or as ``Site(name, tensor)``.
+    """Make a tensor of patients x codes from a sparse matrix of SciPy; fit it directly, or as ``Site(name, tensor)``.
+
+    Parameters
+    ----------
+    matrix
+        A sparse matrix of SciPy, patients x codes.
+    columns, patients
+        The codes, and the identifiers of the patients.
+    mode
+        Name of the mode of codes.
 
     Examples
     --------
@@ -226,7 +235,14 @@ def from_scipy(
 
 
 def from_numpy(array: ArrayLike, axes: Axes | None = None) -> SparseTensor:
-    """Patients x codes x ... from a dense array; zeros are left out.
+    """Make a tensor of patients x codes x ... from a dense array. Zeros are left out.
+
+    Parameters
+    ----------
+    array
+        (patients, codes, ...) counts.
+    axes
+        Per mode of codes an :class:`Axis`, a list of codes, or a name.
 
     Examples
     --------

@@ -13,7 +13,7 @@ from polyclinic.errors import DataError
 
 @dataclass(frozen=True, eq=False)
 class People:
-    """Covariates and times of a site's patients, in the order of its tensor.
+    """Keep covariates and follow-up times of a site's patients, in the order of its tensor.
 
     Parameters
     ----------

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True, eq=False)
 class Site:
-    """One hospital.
+    """Keep the data of one hospital: its tensor or features, outcome and covariates.
 
     Parameters
     ----------
@@ -32,12 +32,12 @@ class Site:
     features
         (patients, d) matrix or data frame (similarity, mixtures).
     labels
-        (patients,) outcome, 0 or 1 for outcome models, NaN where it is unknown; any class for similarity.
+        (patients,) outcome: 0 or 1, NaN where it is unknown. For similarity any class.
     columns
         Names of the d features; default those of a data frame, else None: then features are known by position only.
     builds_on
-        Lines of the site's book for releases that shaped these data (codes chosen from noisy counts, features scaled by
-        means over all sites): what is learned from them costs that, too.
+        Lines of the site's ledger for releases that shaped these data (codes chosen from noisy counts, features scaled by
+        means over all sites). A model of these data costs that, too.
     people
         Covariates and times of the patients, for the findings that follow a fit.
     several

@@ -27,8 +27,26 @@ def write_report(
         A fitted estimator.
     sites
         The hospitals that it was fitted on.
+    out
+        The file.
+    name
+        Title of the report.
     findings
-        Of :func:`polyclinic.evaluate`; None: phenotypes without a privacy budget are evaluated here.
+        What :func:`polyclinic.evaluate` returned. None: phenotypes without a privacy budget are evaluated here.
+
+    Returns
+    -------
+    Path
+        The file.
+
+    Examples
+    --------
+    >>> import tempfile, polyclinic as pc
+    >>> sites = pc.datasets.icu_network(patients=300, seed=0)
+    >>> model = pc.SumALS(rank=3, rounds=3, seed=0).fit(sites)
+    >>> with tempfile.TemporaryDirectory() as folder:
+    ...     pc.write_report(model, sites, f"{folder}/report.html").name
+    'report.html'
     """
     sums = {k: v for k, v in dict(model.params).items() if k == "aggregation"}  # a central method has none
     study = Study.parse({"study": {"name": name}, "method": {"name": model.name, **sums}})

@@ -1,4 +1,4 @@
-"""Charts for notebooks, as Altair objects that a researcher can change, combine and save (extra ``plots``).
+"""Draw charts for notebooks, as Altair objects that a researcher can change, combine and save (extra ``plots``).
 
 They are drawn as pictures, without a network; ``altair.renderers.enable("html")`` gives the interactive ones, which load scripts.
 """

@@ -126,7 +126,7 @@ def paired(differences: Array) -> tuple[Array, Array]:
 
 
 class UnPSLCV(UnPSL):
-    """UnPSL whose parameters are chosen by cross-validation over patients; used inside an outer split it is nested.
+    """Fit UnPSL with parameters chosen by cross-validation over patients. Inside an outer split it is nested.
 
     Every combination of the lists below is fitted once per fold, and every iteration of its path is scored on the
     held-out patients, so that the best moment to stop is found at no extra cost. Few patients cannot tell neighbouring
@@ -135,14 +135,14 @@ class UnPSLCV(UnPSL):
     Parameters
     ----------
     l1s, l2s, start_scales, standardizes, compares, reaches
-        Values to try. None: a few that suit labels (``fit``) or judged pairs (``fit_pairs``); ``tried_`` tells which.
+        Values to try. None: a few that suit labels (``fit``) or judged pairs (``fit_pairs``); ``tried_`` lists them.
     iterations
         The longest path.
     decorrelation, penalty
         As in :class:`UnPSL`. None: the printed trace for labels; the convex form (E3.4), on whose longer path redundant
         features fade, for judged pairs.
     cv, repeats
-        Folds over patients, and how often they are drawn anew.
+        Folds over patients, and how often they are drawn again.
     scoring
         ``"knn"``: accuracy of k nearest neighbours; ``"pairs"``: share of held-out pairs called rightly (s >= b).
     k
