@@ -16,7 +16,7 @@ UNIT := -m "not slow and not e2e and not paper"
 E2E := -m "e2e and not slow" tests/e2e --ignore-glob='*/test_browser*.py'
 NODE_EXTRAS := nvflare,exact,postgres,sqlite,monitor
 
-.PHONY: bench-user outputs pictures unit-papers golden lowest dist wheelhouse sbom demo test test-load docs-check test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
+.PHONY: odbc bench-user outputs pictures unit-papers golden lowest dist wheelhouse sbom demo test test-load docs-check test-all unit lint e2e browser screenshot papers papers-full bench docs setup report clean rehearsal
 
 # make setup LOCKED=1 installs the versions of uv.lock: the ones that were tested together.
 setup: $(STAMP)
@@ -34,7 +34,7 @@ demo: setup
 	@rm -rf $(OUT)
 	@$(BIN)/polyclinic demo --out $(OUT) $(if $(DATA),--data $(DATA))
 
-test: setup lint unit-papers e2e browser docs-check
+test: setup odbc lint unit-papers e2e browser docs-check
 
 # Both stages in one run: the files are collected and the kernels are loaded once.
 unit-papers: setup
@@ -59,6 +59,11 @@ unit: setup
 
 e2e: setup
 	$(PYTEST) $(E2E)
+
+# An ODBC driver for its test: installed from Debian when missing and possible; the test skips with a reason where it is not.
+odbc:
+	@odbcinst -q -d -n SQLite3 >/dev/null 2>&1 || { [ "$$(id -u)" = 0 ] && command -v apt-get >/dev/null && { apt-get update -qq; \
+	  DEBIAN_FRONTEND=noninteractive apt-get install -y -qq unixodbc libsqliteodbc >/dev/null; }; } || true
 
 # A real browser and the report's font: installed from Debian when missing and possible; the tests skip with a reason where it is not.
 browser: setup

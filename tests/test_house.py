@@ -25,6 +25,7 @@ FOREIGN: Final = {  # file -> attribute: whose it is
     "methods/moments/standardizing.py": {"index": "a data frame's rows"},
     "methods/latent_classes/fitted.py": {"dtype": "a column of anybody's frame", "categories": "its type"},
     "methods/similarity/metric.py": {"iloc": "a row of a data frame", "columns": "the same"},
+    "records/databases/drivers.py": {"sqlstate": "an error of PostgreSQL's driver"},
     "records/sites/from_data.py": {"tocoo": "a sparse matrix of SciPy"},
     "records/sites/frames.py": {
         "column_names": "a table of Arrow",

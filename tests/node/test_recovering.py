@@ -90,7 +90,7 @@ def test_a_database_that_comes_back_costs_no_study(tmp_path: Path, monkeypatch: 
     ],
 )
 def test_only_a_database_that_does_not_answer_is_away(text: str, kind: type[DataError]) -> None:
-    from polyclinic.records.sources.postgres import AWAY
+    from polyclinic.records.databases.drivers import AWAY
 
     error = (DataAway if AWAY.search(text) else DataError)("the database cannot be read", faults=[text])
     assert type(error) is kind

@@ -151,6 +151,11 @@ def test_a_database_is_its_host_name_schema_and_people(monkeypatch: pytest.Monke
         omop("postgresql://db.local/ehr", tables={"person": "person_south"}),
     ]
     assert len({base, *map(places_of, others)}) == 6
+    warehouse = places_of(omop("databricks://host/sql/1.0/warehouses/a?catalog=main"))
+    assert warehouse == places_of(omop("databricks://host/sql/1.0/warehouses/b?catalog=main"))
+    assert warehouse != places_of(omop("databricks://host/sql/1.0/warehouses/a?catalog=other"))
+    odbc = places_of(omop("odbc:DSN=hospital;UID=me;PWD=secret"))
+    assert odbc == places_of(omop("odbc:dsn=Hospital;Uid=you")) != places_of(omop("odbc:DSN=other;UID=me"))
     monkeypatch.delenv("URL")
     with pytest.raises(ConfigError, match="URL"):
         places_of(omop("env:URL"))

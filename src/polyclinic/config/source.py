@@ -12,6 +12,7 @@ from polyclinic.plugins import did_you_mean, plugged
 SourceKind = Literal["files", "omop", "mimic3", "mimic4", "eicu", "synpuf", "fhir", "meds", "matrix"]
 
 BUILT_IN: Final[tuple[str, ...]] = get_args(SourceKind)
+SERVERS: Final = ("postgresql", "postgres", "mssql", "oracle", "snowflake", "bigquery", "databricks", "odbc")
 
 
 class WideKind(TomlSection):
@@ -43,8 +44,11 @@ class Source(TomlSection):
     path: str | None = Field(None, description="Any kind: stands for events, features, folder, database or url.")
     folder: str | None = Field(None, description="Folder of CSV, Parquet or ndjson tables.")
     database: str | None = Field(None, description="omop: an SQLite or DuckDB file.")
-    url: str | None = Field(None, description="omop: postgresql://..., or env:NAME.")
-    password: str | None = Field(None, description="omop: env:NAME or file:PATH.")
+    url: str | None = Field(
+        None,
+        description="omop, mimic3, mimic4, eicu: postgresql://..., mssql://..., odbc:... (docs/howto/ingest.md); or env:NAME.",
+    )
+    password: str | None = Field(None, description="Of the database: env:NAME or file:PATH.")
     db_schema: str | None = Field(None, alias="schema", description="omop: schema of the tables.")
     tables: dict[str, str] = Field(default_factory=dict, description="Standard table name -> name here.")
     codes: Literal["standard", "source"] = Field(
@@ -83,7 +87,7 @@ class Source(TomlSection):
             return values
         path, kind = values["path"], values.get("kind")
         place = {"files": "events", "meds": "events", "matrix": "features"}.get(str(kind), "folder")
-        if place == "folder" and path.startswith(("postgresql://", "postgres://", "env:")):
+        if place == "folder" and path.partition(":")[0] in (*SERVERS, "env"):
             place = "url"
         elif place == "folder" and path.lower().endswith((".db", ".sqlite", ".sqlite3", ".duckdb")):
             place = "database"

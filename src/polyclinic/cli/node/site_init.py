@@ -38,7 +38,7 @@ review = "names"           # none | names | each: which releases wait for approv
 
 
 def command(
-    omop: Annotated[str | None, typer.Option(help="OMOP database: postgresql://..., SQLite, DuckDB, folder.")] = None,
+    omop: Annotated[str | None, typer.Option(help="OMOP database: address, SQLite, DuckDB or folder.")] = None,
     kind: Annotated[str, typer.Option(help="files omop mimic3 mimic4 eicu synpuf fhir meds matrix.")] = "files",
     place: Annotated[str | None, typer.Option(help="Folder or file of the data.")] = None,
     name: Annotated[str, typer.Option(help="Name of the site.")] = "my-hospital",
@@ -77,15 +77,17 @@ def _toml(text: str) -> str:
 
 
 def _source(kind: str, place: str | None) -> str:
+    from polyclinic.config.source import SERVERS
+
     lines = [f'kind = "{kind}"']
-    if place and place.startswith(("postgresql://", "postgres://")):
+    if place and place.partition(":")[0] in SERVERS:
         parts = urlsplit(place)
         user, _, host = parts.netloc.rpartition("@")
         bare = user.partition(":")[0]
         lines.append(f"url = {_toml(urlunsplit(parts._replace(netloc=f'{bare}@{host}' if bare else host)))}")
         hidden = 'password = "env:POLYCLINIC_DB_PASSWORD"   # read from the environment; or "file:PATH"'
         lines.append(hidden if ":" in user and user.partition(":")[2] else f"# {hidden}")
-        lines.append('# schema = "cdm"           # default: public')
+        lines.append('# schema = "cdm"           # default: public, or the one of the user')
     elif kind in ("files", "meds"):
         lines.append(f"events = {_toml(place or 'events.csv')}       # CSV or Parquet; a folder or a pattern, too")
         if kind == "files":

@@ -7,6 +7,7 @@ import shutil
 import socket
 import tempfile
 from collections.abc import Iterable, Sequence
+from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 from typing import Final
@@ -22,6 +23,7 @@ from polyclinic.node.enrolment.startup_files import inside
 from polyclinic.node.flare_package import VERSION
 from polyclinic.node.probe import Probe
 from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of, witness_of
+from polyclinic.records.databases.drivers import DRIVERS, address_of, extra_of
 from polyclinic.records.preflight import Limits, check_node
 
 FULL: Final = 200e6  # bytes: less does not hold a checkpoint
@@ -116,10 +118,10 @@ def _extras(node: Node) -> list[tuple[str, str]]:
     need = [("nvflare", "nvflare")]
     if not node.site.rehearsal:
         need.append(("opendp", "exact"))
-    if node.source.url:
-        need.append(("adbc-driver-postgresql", "postgres"))
-    elif node.source.database and not node.source.database.endswith((".duckdb", ".ddb")):
-        need.append(("adbc-driver-sqlite", "sqlite"))
+    if node.source.url or (node.source.database and not node.source.database.endswith((".duckdb", ".ddb"))):
+        with suppress(ConfigError):  # an address that cannot be read is a fault of its own
+            scheme = address_of(node)[0].scheme
+            need.append((DRIVERS[scheme].package, extra_of(scheme)))
     return need
 
 

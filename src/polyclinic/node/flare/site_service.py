@@ -21,7 +21,7 @@ from polyclinic.node.flare.coordinator_service import _sweep
 from polyclinic.node.flare.executor import NODE
 from polyclinic.node.flare_package import need_flare
 from polyclinic.node.probe import Probe, first_fault
-from polyclinic.records.sources.postgres import address_of
+from polyclinic.records.databases.drivers import DRIVERS, POSTGRESQL, address_of, opened, with_password
 
 PATIENCE: Final = 5  # seconds for a database
 TODO: Final = (
@@ -58,16 +58,21 @@ def _found(path: Path) -> bool:
 
 def _database(node: Node) -> Probe:
     try:
+        at, password = address_of(node)
+        if DRIVERS[at.scheme] is not POSTGRESQL:
+            with opened(node):
+                return Probe("data", "ok", "the database answers")
+    except PolyclinicError as e:
+        return Probe("data", "fault", "; ".join((e.what, *e.faults)), e.hint or TODO, exit=3)
+    try:
         import psycopg
     except ImportError:
         return Probe(
             "data", "fault", "package psycopg (extra postgres) is not installed", "pip install 'polyclinic[postgres]'"
         )
     try:
-        with psycopg.connect(address_of(node), connect_timeout=PATIENCE) as link:
+        with psycopg.connect(with_password(at, password), connect_timeout=PATIENCE) as link:
             link.execute("SELECT 1")
-    except PolyclinicError as e:
-        return Probe("data", "fault", "; ".join((e.what, *e.faults)), e.hint or TODO, exit=3)
     except psycopg.Error as e:
         why = str(e).strip().splitlines()[0].strip() if str(e).strip() else type(e).__name__
         return Probe("data", "fault", f"the database is away or refuses us: {why}", TODO, exit=3)

@@ -16,7 +16,7 @@ import os
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
-from urllib.parse import unquote, urlsplit
+from urllib.parse import parse_qsl, unquote, urlsplit
 
 from polyclinic.config import Node, secret
 from polyclinic.util.atomic_files import locked, write_whole
@@ -64,10 +64,20 @@ def places_of(node: Node) -> tuple[str, ...]:
 def _database(url: str) -> str:
     """Host, port and name of a database; who asks, and how, is left out."""
     parts = urlsplit(url)
+    if parts.scheme == "odbc":
+        return _odbc(url)
+    if parts.scheme == "databricks":  # the path is who computes, not where the records are
+        return f"{parts.scheme}://{parts.hostname} {dict(parse_qsl(parts.query)).get('catalog', '')}"
     if not parts.scheme or not parts.hostname:
         return f"database:{hashlib.sha256(url.encode()).hexdigest()}"
     scheme = "postgresql" if parts.scheme.startswith("postgres") else parts.scheme
     return f"{scheme}://{parts.hostname}:{parts.port or PORT}{unquote(parts.path)}"
+
+
+def _odbc(words: str) -> str:
+    """The words of a connection without those of who asks."""
+    places = {w.strip().lower() for w in words.partition(":")[2].split(";")}
+    return "odbc:" + ";".join(sorted(w for w in places if w and not w.startswith(("uid", "pwd", "user", "password"))))
 
 
 @dataclass(frozen=True)

@@ -2,18 +2,15 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
-from urllib.parse import quote, urlsplit, urlunsplit
 
-from polyclinic.config import Node, secret
-from polyclinic.errors import ConfigError, DataError, MissingExtra
-from polyclinic.records.databases.engine import Connection, DataAway, identifier, literal
+from polyclinic.config import Node
+from polyclinic.records.databases.drivers import opened
+from polyclinic.records.databases.engine import Connection, identifier, literal
 from polyclinic.records.sources.pushdown import WHOLE, DatabaseServer, Push
-from polyclinic.records.sources.tables import OpenedTables, SourceTable, catalogue_of, fetched, listed_tables, stage
-from polyclinic.util.database_errors import UNSAID
+from polyclinic.records.sources.tables import OpenedTables, SourceTable, listed_tables, stage
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Cursor
@@ -28,35 +25,14 @@ SESSION: Final = {
 }
 
 
-# libpq has no code for most of these. It and the server word them in English (lc_messages of the server may differ).
-AWAY: Final = re.compile(
-    "refused|timeout expired|timed out|unreachable|no route|could not translate host|starting up|shutting down|recovery mode|"
-    "terminating connection|closed the connection|no such file",
-    re.IGNORECASE,
-)
-
-
 def from_postgres(
     con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str], push: Push | None
 ) -> OpenedTables:
     """Open the tables of a database server: only the columns that are needed, streamed."""
-    try:
-        from adbc_driver_postgresql import dbapi
-    except ImportError:
-        raise MissingExtra("adbc-driver-postgresql", "postgres", "reading PostgreSQL") from None
-    url = address_of(node)
-    try:
-        with dbapi.connect(url) as link, link.cursor() as cursor:
-            _set(cursor, SESSION)
-            link.commit()
-            return _stage_tables(con, cursor, node, tables, names, push)
-    except dbapi.Error as e:
-        text = " ".join(str(e).split())[:300]
-        if (e.sqlstate or "").startswith("22"):  # a data exception: its words quote the cell
-            text = f"SQLSTATE {e.sqlstate} {UNSAID}"
-        raise (DataAway if AWAY.search(text) else DataError)(
-            f"site {node.name!r}: the database cannot be read", faults=[text], hint="check url, password and rights"
-        ) from None
+    with opened(node) as database, database.link.cursor() as cursor:
+        _set(cursor, SESSION)
+        database.link.commit()
+        return _stage_tables(con, cursor, node, tables, names, push)
 
 
 def _set(cursor: Cursor, values: Mapping[str, str]) -> None:
@@ -67,6 +43,10 @@ def _set(cursor: Cursor, values: Mapping[str, str]) -> None:
         with duckdb.connect() as bound:  # an Arrow stream: no pyarrow needed
             cursor.execute("SELECT set_config($1, $2, false)", bound.sql("SELECT ? AS a, ? AS b", params=[name, value]))
             cursor.fetchall()
+
+
+def fetched(con: Connection, cursor: Cursor) -> list[tuple[str, ...]]:
+    return list(con.from_arrow(cursor.fetch_arrow()).fetchall())  # a capsule: no pyarrow needed
 
 
 def _stage_tables(
@@ -136,7 +116,10 @@ class _Database:
         own_visits: bool,
     ) -> _Database:
         """Make it from the rows of the catalogue. ``keys``: standard name of a table -> name there, in lower case."""
-        catalogue, real = catalogue_of(rows), {r[0]: r[3] for r in rows}
+        catalogue: dict[str, dict[str, str]] = {}
+        for table, column, original, *_ in rows:
+            catalogue.setdefault(table, {})[column] = original
+        real = {r[0]: r[3] for r in rows}
         types = {(r[0], r[1]): r[5] for r in rows}
         present = {name: key for name, key in keys.items() if key in catalogue}
         server = DatabaseServer(
@@ -158,7 +141,7 @@ class _Database:
         )
         rows, condition = self._rows(table, push, pushable)
         self.cursor.execute(f"SELECT {cells} FROM {rows}{f' WHERE {condition}' if condition else ''}")
-        stage(self.con, table, self.cursor, columns, self.own_visits)
+        stage(self.con, table, [self.cursor.fetch_arrow()], columns, self.own_visits)
 
     def _rows(self, table: SourceTable, push: Push | None, pushable: bool) -> tuple[str, str]:
         """Return the relation and the condition of the rows to copy. Rows that stay there are counted."""
@@ -174,19 +157,3 @@ class _Database:
             return self.server.rows(name, table.keys, push), f"{fate} IS NULL"
         condition = self.server.without(name, table.patient, push) if table.patient is not None and pushable else ""
         return f"{self.server.names[name]} t", condition
-
-
-def address_of(node: Node) -> str:
-    """The connection string, with the password put in from where it is kept."""
-    url = secret(node.source.url or "", node.folder)
-    parts = urlsplit(url)
-    if parts.scheme not in ("postgresql", "postgres"):
-        raise ConfigError(
-            f"node {node.name!r}: [source] url is of kind {parts.scheme!r}",
-            hint="postgresql://user@host/database; for any other database print the SQL (site init --sql) and export",
-        )
-    if node.source.password:
-        user, _, host = parts.netloc.rpartition("@")
-        password = quote(secret(node.source.password, node.folder), safe="")
-        url = urlunsplit(parts._replace(netloc=f"{user.partition(':')[0]}:{password}@{host}"))
-    return url

@@ -1,25 +1,23 @@
 """Named tables of a hospital's database or export, opened as views of the engine.
 
-The same table may lie in a folder of CSV (also gzipped) or Parquet files, in a DuckDB or SQLite file, or in
-PostgreSQL (streamed by ADBC, only the columns that are needed). After :func:`open_tables` they all look the same, so
-one ``.sql`` file serves every kind of database.
+The same table may lie in a folder of CSV (also gzipped) or Parquet files, in a DuckDB file, or in a database that hands
+out Arrow (streamed, only the columns that are needed). After :func:`open_tables` they all look the same, so one ``.sql``
+file serves every kind of database.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from polyclinic.config import Node
-from polyclinic.errors import ConfigError, DataError, MissingExtra
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.records.databases.drivers import DRIVERS, POSTGRESQL, address_of, opened
 from polyclinic.records.databases.engine import Connection, identifier, literal, reading
 from polyclinic.records.sources.csv_files import csv_rows
 from polyclinic.records.sources.pushdown import Keys, Push
-
-if TYPE_CHECKING:
-    from adbc_driver_manager.dbapi import Cursor
 
 CSV: Final = (".csv", ".csv.gz", ".csv.zst", ".tsv", ".tsv.gz", ".txt", ".txt.gz")
 PARQUET: Final = (".parquet", ".pq")
@@ -91,7 +89,7 @@ def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push
     if len(ways) != 1:
         raise ConfigError(
             f"node {node.name!r}: [source] names {' and '.join(ways) or 'no place'}",
-            hint="give one of folder (CSV or Parquet tables), database (SQLite or DuckDB file), url (postgresql://...)",
+            hint="give one of folder (CSV or Parquet tables), database (SQLite or DuckDB file), url (postgresql://..., mssql://..., odbc:...)",
         )
     unknown = [f"tables.{k}: not a table of {source.kind}" for k in source.tables if k not in {t.name for t in tables}]
     if unknown:
@@ -112,10 +110,12 @@ def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push
         result = _from_folder(con, node, tables, names)
     elif source.database:
         result = _from_database(con, node, tables, names)
-    else:
+    elif DRIVERS[address_of(node)[0].scheme] is POSTGRESQL:
         from polyclinic.records.sources.postgres import from_postgres
 
         result = from_postgres(con, node, tables, names, push)
+    else:
+        result = _from_driver(con, node, tables, names)
     if result.faults:
         raise DataError(
             f"site {node.name!r}: the tables of source {source.kind!r} cannot be read",
@@ -267,7 +267,7 @@ def _from_database(
     with open(path, "rb") as f:
         head = f.read(16)
     if head.startswith(b"SQLite format 3"):
-        return _from_sqlite(con, node, tables, names)
+        return _from_driver(con, node, tables, names)
     out = OpenedTables()
     with reading(str(path)):
         con.execute(f"ATTACH {literal(str(path))} AS hospital (READ_ONLY)")
@@ -291,13 +291,19 @@ def _from_database(
 
 
 def listed_tables(
-    con: Connection, t: SourceTable, key: str, catalogue: Mapping[str, Mapping[str, str]], where: str, out: OpenedTables
+    con: Connection,
+    t: SourceTable,
+    key: str,
+    catalogue: Mapping[str, Mapping[str, str]],
+    where: str,
+    out: OpenedTables,
+    why: str = "",
 ) -> bool:
     if key not in catalogue:
         if t.optional:
             _empty(con, t)
         else:
-            out.faults.append(f"{where}: no table {key}")
+            out.faults.append(f"{where}: no table {key}{f' ({why})' if why else ''}")
         return False
     faults = _missing(t, catalogue[key], f"{where}, table {key}")
     out.faults += faults
@@ -305,55 +311,36 @@ def listed_tables(
     return not faults
 
 
-def _from_sqlite(con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]) -> OpenedTables:
-    path = node.path(node.source.database or "")
-    try:
-        from adbc_driver_sqlite import dbapi
-    except ImportError:
-        raise MissingExtra("adbc-driver-sqlite", "sqlite", "reading an SQLite file") from None
-    out = OpenedTables()
-    with dbapi.connect(str(path)) as link, link.cursor() as cursor:
-        try:
-            cursor.execute(
-                "SELECT lower(m.name), lower(p.name), p.name FROM sqlite_master m, pragma_table_info(m.name) p "
-                "WHERE m.type IN ('table', 'view')"
-            )
-            catalogue = catalogue_of(fetched(con, cursor))
-            for t in tables:
-                key = names[t.name].lower()
-                if listed_tables(con, t, key, catalogue, path.name, out):
-                    # SQLite has no column types to rely on: everything is text, as in a CSV file. It travels as bytes, because
-                    # SQLite does not check that a text is one; NULL as none, because the driver takes a column's type from
-                    # its first rows.
-                    present = [c for c in t.columns if c in catalogue[key]]
-                    columns = ", ".join(
-                        f"CAST(COALESCE(CAST({identifier(catalogue[key][c])} AS TEXT), '') AS BLOB) AS {identifier(c)}"
-                        for c in present
-                    )
-                    cursor.execute(f"SELECT {columns} FROM {identifier(key)}")
-                    stage(con, t, cursor, present, node.skip_faulty)
-        except dbapi.Error as e:
-            raise DataError(f"{path}: cannot be read", faults=[str(e)]) from e
+def _from_driver(con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]) -> OpenedTables:
+    """Open the tables of a database that hands out Arrow: only the columns that are needed, streamed."""
+    out, schema = OpenedTables(), node.source.db_schema
+    with opened(node) as database:
+        named, cell = database.driver.named, database.driver.cell
+        where = f"{database.driver.title}{f', schema {schema}' if schema else ''}"
+        for t in tables:
+            key = names[t.name].lower()
+            relation = ".".join(named(x) for x in (schema, names[t.name]) if x)
+            present, why = database.columns(con, relation)
+            if listed_tables(con, t, key, {key: present} if present else {}, where, out, why):
+                columns = [c for c in t.columns if c in present]
+                cells = ", ".join(f"{cell.format(named(present[c]))} AS {named(c)}" for c in columns)
+                with reading(f"{where}, table {key}"):
+                    stage(con, t, database.read(f"SELECT {cells} FROM {relation}"), columns, node.skip_faulty)
     return out
 
 
-def fetched(con: Connection, cursor: Cursor) -> list[tuple[str, ...]]:
-    return list(con.from_arrow(cursor.fetch_arrow()).fetchall())  # a capsule: no pyarrow needed
-
-
-def catalogue_of(rows: Sequence[tuple[str, ...]]) -> dict[str, dict[str, str]]:
-    out: dict[str, dict[str, str]] = {}
-    for table, column, original, *_ in rows:
-        out.setdefault(table, {})[column] = original
-    return out
-
-
-def stage(con: Connection, table: SourceTable, cursor: Cursor, columns: Sequence[str], own_visits: bool) -> None:
-    con.register("incoming", cursor.fetch_arrow())
+def stage(
+    con: Connection, table: SourceTable, streams: Iterable[object], columns: Sequence[str], own_visits: bool
+) -> None:
+    """Copy Arrow streams into the engine, and make the table's view of them."""
     staged = identifier(f"staged {table.name}")
-    types = {str(r[0]): str(r[1]) for r in con.execute("DESCRIBE incoming").fetchall()}
     cells = {"VARCHAR": "NULLIF({0}, '') AS {0}", "BLOB": "NULLIF(TRY(decode({0})), '') AS {0}"}
-    picked = ", ".join(cells.get(types[c], "{0}").format(identifier(c)) for c in columns)
-    con.execute(f"CREATE OR REPLACE TABLE {staged} AS SELECT {picked} FROM incoming")
-    con.unregister("incoming")
+    into = f"CREATE OR REPLACE TABLE {staged} AS"
+    for stream in streams:
+        con.register("incoming", stream)
+        types = {str(r[0]).lower(): str(r[1]) for r in con.execute("DESCRIBE incoming").fetchall()}
+        picked = ", ".join(cells.get(types[c.lower()], "{0}").format(identifier(c)) for c in columns)
+        con.execute(f"{into} SELECT {picked} FROM incoming")
+        con.unregister("incoming")
+        into = f"INSERT INTO {staged}"
     make_view(con, table, staged, {c: c for c in columns}, own_visits)
