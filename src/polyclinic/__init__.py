@@ -44,7 +44,7 @@ _WHERE = {
     "align": "polyclinic.alignment.union",
     "align_codes": "polyclinic.alignment.local_codes",
     "audit": "polyclinic.auditing.run",
-    "check_protocol": "polyclinic.auditing.contracts.with_report",
+    "check_protocol": "polyclinic.auditing.contracts.method_checks",
     "check_source": "polyclinic.auditing.contracts.source_checks",
     "check_sum": "polyclinic.auditing.contracts.aggregator_checks",
     "evaluate": "polyclinic.analysis.pipelines.evaluate",

@@ -17,8 +17,8 @@ from polyclinic.analysis.pipelines.evaluate import forecast as forecast
 from polyclinic.analysis.pipelines.suggest_rank import suggest_rank as suggest_rank
 from polyclinic.analysis.replication.replicate import replicate as replicate
 from polyclinic.auditing.contracts.aggregator_checks import check_sum as check_sum
+from polyclinic.auditing.contracts.method_checks import check_protocol as check_protocol
 from polyclinic.auditing.contracts.source_checks import check_source as check_source
-from polyclinic.auditing.contracts.with_report import check_protocol as check_protocol
 from polyclinic.auditing.run import audit as audit
 from polyclinic.cli.console import follow as follow
 from polyclinic.config import Node as Node

@@ -9,9 +9,10 @@ from dataclasses import dataclass, replace
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
-from polyclinic.auditing.contracts.relay_view import read_by_relay, readable
-from polyclinic.auditing.contracts.result import Battery, BatteryPart, Skip, example_sites
+from polyclinic.auditing.contracts.relay_view import likeness, read_by_relay, readable
+from polyclinic.auditing.contracts.result import Battery, Skip, checks_of, example_sites, run_checks
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost
 from polyclinic.methods.moments.standardizing import Standardizer
 from polyclinic.node.coordinator.rehearsal import Rehearsal
@@ -131,11 +132,9 @@ class SumChecks:
         """the aggregator has a name and states who sees what and whether it tolerates dropout"""
         facts = _facts(self.adder)
         assert facts is not None, "facts: ClassVar[AggregatorFacts] is missing"
-        faults = (
-            []
-            if facts.name and facts.name == facts.name.lower()
-            else [f"name {facts.name!r} must be lower-case and not empty"]
-        )
+        faults = []
+        if not facts.name or facts.name != facts.name.lower():
+            faults.append(f"name {facts.name!r} must be lower-case and not empty")
         if facts.name in NAMES and kind_of(facts.name) is not type(self.adder):
             faults.append(f"name {facts.name!r} is taken by an aggregator of Polyclinic: choose another")
         faults += [] if facts.saw else ["saw is empty: every privacy card prints what each party saw"]
@@ -232,11 +231,7 @@ class SumChecks:
         parts = self.parts(9, step=step)
         runs = [self.take(parts, step=step) for _ in range(2)]
         for m in (m for run in runs for m in run.messages if m.sender in parts):
-            mine = parts[m.sender].arrays["A"]
-            for a in readable(m.body):
-                if a.size == mine.size and np.ptp(a.astype(float)) > 0:
-                    like = abs(float(np.corrcoef(a.astype(float).ravel(), mine)[0, 1]))
-                    assert like < LIKE, f"{m.kind!r} of {m.sender!r} is like its contribution (r {like:.2f})"
+            self.unlike(m, parts[m.sender].arrays["A"])
         for site in SITES if self.adder.facts.topology == "star" else ():
             by = read_by_relay(runs[0].messages, site, parts[site].arrays["A"])
             assert not by, (
@@ -245,6 +240,11 @@ class SumChecks:
             )
         bodies = [{wire.encode(dict(m.body)) for m in run.messages if readable(m.body)} for run in runs]
         assert not bodies[0] & bodies[1] or not all(bodies), "two sums sent the same messages: masks are not fresh"
+
+    def unlike(self, message: Message, mine: NDArray[np.float64]) -> None:
+        """No array of a message resembles what its sender contributed."""
+        like = max((likeness(a, mine) for a in readable(message.body)), default=0.0)
+        assert like < LIKE, f"{message.kind!r} of {message.sender!r} is like its contribution (r {like:.2f})"
 
     def noise_part(self) -> None:
         """the noise shares of the honest sites are enough for the total"""
@@ -289,6 +289,7 @@ def _facts(adder: Aggregator) -> AggregatorFacts | None:
 SUM_PARTS: Final = (
     *("facts", "total", "edges", "order", "once", "wire", "strangers", "lost", "hidden", "noise", "model", "between"),
 )
+SUM_CHECKS: Final = checks_of(SumChecks, SUM_PARTS)
 
 
 def check_sum(adder: Aggregator, method: Method | None = None, *, parts: Sequence[str] | None = None) -> Battery:
@@ -312,28 +313,7 @@ def check_sum(adder: Aggregator, method: Method | None = None, *, parts: Sequenc
     if not isinstance(adder, Aggregator):
         kind = f"the class {adder.__name__}" if isinstance(adder, type) else f"a {type(adder).__name__}"
         raise ConfigError(f"check_sum wants a way to add, got {kind}", hint='e.g. pc.check_sum(by_name("masked"))')
-    strangers = [p for p in parts or () if p not in SUM_PARTS]
-    if strangers:
-        raise ConfigError(
-            "the contract has no such check", faults=[repr(x) for x in strangers], hint=f"known: {', '.join(SUM_PARTS)}"
-        )
-    if method is None:
-        method = Standardizer()
-    checks, done = SumChecks(adder, method), []
-    facts = _facts(adder)
-    for number, name in enumerate(SUM_PARTS, start=1):
-        if (facts is None and name != "facts") or (parts is not None and name not in parts):
-            continue
-        run = getattr(checks, f"{name}_part")
-        state, detail = "passed", ""
-        try:
-            run()
-        except Skip as e:
-            state, detail = "skipped", str(e)
-        except Exception as e:  # whatever a stranger's code raises is this part's fault, and the others still run
-            state, detail = "failed", f"{type(e).__name__}: {e}"
-        done.append(BatteryPart(number, str(run.__doc__), state, detail, name))
-    battery = Battery(type(adder).__name__ if facts is None else facts.name, tuple(done))
-    if not battery.passed:
-        raise AssertionError(str(battery))
-    return battery
+    checks, facts = SumChecks(adder, Standardizer() if method is None else method), _facts(adder)
+    if facts is None:  # nothing else can be checked without them
+        return run_checks(type(adder).__name__, checks, SUM_CHECKS, ["facts"])
+    return run_checks(facts.name, checks, SUM_CHECKS, parts)

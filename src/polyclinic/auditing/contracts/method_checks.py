@@ -5,39 +5,36 @@ from __future__ import annotations
 import copy
 import pickle
 import tempfile
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Sequence
+from dataclasses import replace
+from html import escape
 from pathlib import Path
 from typing import Any, Final, Unpack
 
 import numpy as np
 
 from polyclinic.auditing.contracts.additive import check_additive
-from polyclinic.auditing.contracts.result import Battery, BatteryPart, Skip, example_sites
+from polyclinic.auditing.contracts.result import Battery, Skip, checks_of, example_sites, run_checks
 from polyclinic.auditing.contracts.same_bits import arrays_in, bits_of, near
 from polyclinic.errors import ConfigError, PeerLost, PolicyRefusal, PolyclinicError, ProtocolMismatch
+from polyclinic.models.base import Value
 from polyclinic.privacy.accounting.mechanisms import SimulatedNoise
 from polyclinic.privacy.gate.gate import ReleaseGate
 from polyclinic.privacy.guarantee import noisy
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Message, Method, MethodFacts, Step, seeds
+from polyclinic.protocol.interfaces import Message, Method, MethodFacts, seeds
 from polyclinic.protocol.loop import RunOptions, Simulation
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.wire import encoding as wire
 from polyclinic.records.sites.site import Site, pooled
+from polyclinic.report.contents import RunContents
+from polyclinic.report.export.tables import export
+from polyclinic.report.html import render
+from polyclinic.studies.run_folder import Run, RunFolder
 from polyclinic.util.threads import one_thread
 
 Given = Sequence[Site] | None
-
-
-@dataclass(frozen=True)
-class BatteryCheck:
-    """A part: what it is called, what it promises, and a function that raises AssertionError, or :class:`Skip`."""
-
-    name: str
-    promise: str
-    run: Callable[[Checks], None]
 
 
 class Checks:
@@ -86,14 +83,7 @@ class Checks:
     def releases_part(self) -> None:
         """only releases leave a site, their shapes do not depend on a patient, and each is in the ledger"""
         fold = self.fold()
-        seen: list[Step] = []
-        while True:
-            step = self.method.next_step(fold.public) if fold.public is not None else None
-            if not fold.advance():
-                break
-            if step is not None:
-                seen.append(step)
-        outcome = fold.outcome()
+        outcome = fold.run()
         charges = [len(p.door.ledger.charges()) for p in fold.parties.values()]
         assert set(charges) == {len(outcome.releases)}, f"{charges} ledger entries for {len(outcome.releases)} releases"
         first = self.sites[0]
@@ -252,14 +242,13 @@ class Checks:
         if not isinstance(self.method, Estimator) or "n_starts" not in type(self.method.params).model_fields:
             raise Skip("the method has no n_starts")
         try:
-            made = [self.method.with_params(n_starts=n) for n in (1, 2, 2)]
+            starts = [self.method.with_params(n_starts=n) for n in (1, 2, 2)]
         except ConfigError:
             raise Skip("the method refuses several starts with these parameters") from None
-        one, two, again = (m.fit(self.sites) for m in made)
+        one, two, again = (m.fit(self.sites) for m in starts)
         assert two.privacy_.releases >= one.privacy_.releases, "the card forgets a start"
         if not self.private:
-            kept, same = (m.result_.arrays() for m in (two, again))
-            other = [n for n in kept if not np.array_equal(kept[n], same[n], equal_nan=True)]
+            other = _unlike(two.result_, again.result_)
             assert not other, f"two starts, fitted twice: {', '.join(other)} differ"
 
     def fitted(self) -> Any:
@@ -323,27 +312,63 @@ class Checks:
         there = copy.copy(self.method)
         assert isinstance(there, Estimator)
         there.publish(replace(whole, public=public, privates={}, closed={}, lines=()))
-        here, away = model.result_.arrays(), there.result_.arrays()
-        other = [n for n in here if not np.array_equal(here[n], away[n], equal_nan=True)]
-        assert not other and here.keys() == away.keys(), f"{', '.join(other)} differ without the sites' private states"
+        other = _unlike(model.result_, there.result_)
+        assert not other, f"{', '.join(other)} differ without the sites' private states"
+
+    def report_part(self) -> None:
+        """the run folder and the report show the model and its guarantee, and name no patient"""
+        if not isinstance(self.method, Estimator):
+            raise Skip("the method is not an estimator")
+        model = copy.copy(self.method)
+        model.publish(self.run(method=model))
+        contents, page, files = _published(model, sorted(s.name for s in self.sites))
+        headline = contents.card.headline
+        assert escape(headline, quote=False) in page or headline in page, "the report does not say what is guaranteed"
+        assert contents.card.guarantee == model.privacy_.guarantee, "the report has another card than the model"
+        value = vars(model).get("result_")
+        assert (value is None) == (contents.model is None), "what was learned is not in the folder"
+        if value is not None and contents.model is not None:
+            assert contents.model.arrays().keys() == value.arrays().keys(), "the folder holds another model"
+        named = self.patients_in([page.encode(), *files])
+        assert not named, f"patients are named in the run folder: {', '.join(named[:5])}"
+
+    def patients_in(self, texts: list[bytes]) -> list[str]:
+        """Names of patients that occur in the texts."""
+        names = {x for s in self.sites if s.tensor is not None for x in s.tensor.axes[0].labels or () if len(x) > 6}
+        return sorted(x for x in names if any(x.encode() in text for text in texts))
 
 
-PARTS: Final = tuple(
-    BatteryCheck(name, str(part.__doc__), part)
-    for name in (
+def _unlike(first: Value, second: Value) -> list[str]:
+    """Names of the arrays in which two models differ."""
+    a, b = first.arrays(), second.arrays()
+    differ = [n for n in a if n in b and not np.array_equal(a[n], b[n], equal_nan=True)]
+    return differ + sorted(a.keys() ^ b.keys())
+
+
+def _published(model: Estimator, sites: list[str]) -> tuple[RunContents, str, list[bytes]]:
+    """What a run folder with the model says, its report, and all its files."""
+    with tempfile.TemporaryDirectory() as place:
+        folder = RunFolder.create(Path(place) / "run")
+        study = {"study": {"name": "battery", "seed": 0}, "method": {"name": model.name}}
+        folder.write_json(folder.study, {"study": study, "sites": sites})
+        Run.write(folder, model, metrics={"rounds": model.traffic_.rounds})
+        contents = RunContents.read(folder)
+        page = render(contents)
+        export(folder)
+        return contents, page, [p.read_bytes() for p in folder.path.rglob("*") if p.is_file()]
+
+
+PARTS: Final = checks_of(
+    Checks,
+    (
         *("twin", "order", "seed", "releases", "budget", "resume", "silent", "wire", "degenerate", "axes", "sums"),
-        *("retry", "return", "facts", "fit", "save", "pickle", "publish", "starts", "additive"),
-    )
-    for part in (getattr(Checks, f"{name}_part"),)
+        *("retry", "return", "facts", "fit", "save", "pickle", "publish", "starts", "additive", "report"),
+    ),
 )
 
 
 def check_protocol(
-    method: Method,
-    sites: Sequence[Site] | None = None,
-    *,
-    parts: Sequence[int | str] | None = None,
-    further: Sequence[BatteryCheck] = (),
+    method: Method, sites: Sequence[Site] | None = None, *, parts: Sequence[int | str] | None = None
 ) -> Battery:
     """Run the contract checks on a method. Raises AssertionError with all results if a check fails.
 
@@ -354,42 +379,20 @@ def check_protocol(
     sites
         At least three sites; small generated ones by default.
     parts
-        Which parts to run, by name or number; all by default.
-    further
-        More checks: ``pc.check_protocol`` adds the report, and you can add your own.
+        Which parts to run, by name (``"order"``, ``"resume"``, ``"save"``, ``"report"`` ...) or number; all by default.
 
     Examples
     --------
     >>> from polyclinic import TRIP
-    >>> check_protocol(TRIP(rank=2, rounds=3), parts=["order", "seed"]).passed
-    True
+    >>> print(check_protocol(TRIP(rank=2, rounds=3), parts=["seed", "report"]))
+    contract checks of trip
+     3 seed       passed  the same seed gives the same model
+    21 report     passed  the run folder and the report show the model and its guarantee, and name no patient
     """
     if not isinstance(method, Method):
         kind = f"the class {method.__name__}" if isinstance(method, type) else f"a {type(method).__name__}"
         raise ConfigError(
             f"check_protocol needs a method, got {kind}", hint="e.g. pc.check_protocol(pc.TRIP(rank=2, rounds=3))"
         )
-    numbered = dict(enumerate((*PARTS, *further), start=1))
-    named = {check.name: n for n, check in numbered.items()}
-    asked = list(numbered) if parts is None else [named.get(x, 0) if isinstance(x, str) else x for x in parts]
-    strangers = [x for x, n in zip(parts or (), asked) if n not in numbered]
-    if strangers:
-        raise ConfigError(
-            "the contract has no such check", faults=[repr(x) for x in strangers], hint=f"known: {', '.join(named)}"
-        )
     checks = Checks(method, sites if sites is not None else example_sites(method.needs))
-    done = []
-    for number in asked:
-        check = numbered[number]
-        state, detail = "passed", ""
-        try:
-            check.run(checks)
-        except Skip as e:
-            state, detail = "skipped", str(e)
-        except Exception as e:
-            state, detail = "failed", f"{type(e).__name__}: {e}"
-        done.append(BatteryPart(number, check.promise, state, detail, check.name))
-    battery = Battery(method.name, tuple(done))
-    if not battery.passed:
-        raise AssertionError(str(battery))
-    return battery
+    return run_checks(method.name, checks, PARTS, parts)

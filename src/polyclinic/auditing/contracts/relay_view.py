@@ -44,19 +44,29 @@ def read_by_relay(letters: Sequence[Message], site: str, mine: NDArray[np.float6
     >>> read_by_relay([letter("c", left)], "a", mine), read_by_relay([letter("c", left), letter("b", right)], "a", mine)
     ('', "'to b' and 'to c'")
     """
-    sent = [(m.kind, a.ravel()) for m in letters if m.sender == site for a in readable(m.body) if a.size == mine.size]
-    got = [(m.kind, a.ravel()) for m in letters if m.to == site for a in readable(m.body) if a.size == mine.size]
-    for kind in {a.dtype for _, a in (*sent, *got)}:
-        out, into = [x for x in sent if x[1].dtype == kind], [x for x in got if x[1].dtype == kind]
-        arrays = [a for _, a in (*out, *into)]
-        names = [n for n, _ in (*out, *into)]
-        for weights in _tried(len(out), len(into)):
-            if _like(_summed(arrays, weights), mine) >= SAME:
-                return " and ".join(sorted({repr(n) for n, w in zip(names, weights) if w}))
-        if kind.kind == "f" and 1 < len(arrays) <= FITTED:
-            basis = np.stack([a.astype(np.float64) for a in arrays], axis=1)
-            if np.isfinite(basis).all() and _like(basis @ np.linalg.lstsq(basis, mine, rcond=None)[0], mine) >= SAME:
-                return " and ".join(sorted({repr(n) for n in names}))
+    sent: list[tuple[str, Numbers]] = []
+    got: list[tuple[str, Numbers]] = []
+    for m in letters:
+        row = sent if m.sender == site else got if m.to == site else []
+        row += [(m.kind, a.ravel()) for a in readable(m.body) if a.size == mine.size]
+    for dtype in {a.dtype for _, a in (*sent, *got)}:
+        out, into = ([x for x in row if x[1].dtype == dtype] for row in (sent, got))
+        names, arrays = [n for n, _ in (*out, *into)], [a for _, a in (*out, *into)]
+        by = _combined(names, arrays, len(out), mine)
+        if by:
+            return by
+    return ""
+
+
+def _combined(names: Sequence[str], arrays: Sequence[Numbers], sent: int, mine: NDArray[np.float64]) -> str:
+    """By which of the arrays, the first ones sent, the others got, the contribution is put together; empty: by none."""
+    for weights in _tried(sent, len(arrays) - sent):
+        if likeness(_summed(arrays, weights), mine) >= SAME:
+            return " and ".join(sorted({repr(n) for n, w in zip(names, weights) if w}))
+    if arrays[0].dtype.kind == "f" and 1 < len(arrays) <= FITTED:
+        basis = np.stack([a.astype(np.float64) for a in arrays], axis=1)
+        if np.isfinite(basis).all() and likeness(basis @ np.linalg.lstsq(basis, mine, rcond=None)[0], mine) >= SAME:
+            return " and ".join(sorted({repr(n) for n in names}))
     return ""
 
 
@@ -83,7 +93,9 @@ def _summed(arrays: Sequence[Numbers], weights: Sequence[int]) -> NDArray[np.flo
     return np.asarray(signed, np.float64)
 
 
-def _like(found: NDArray[np.float64], mine: NDArray[np.float64]) -> float:
-    if not np.isfinite(found).all() or np.ptp(found) == 0 or np.ptp(mine) == 0:
+def likeness(array: Numbers, mine: NDArray[np.float64]) -> float:
+    """Size of the correlation with a contribution; 0 of another size, of constants and of numbers that are not finite."""
+    a = array.astype(np.float64).ravel()
+    if a.size != mine.size or not np.isfinite(a).all() or np.ptp(a) == 0 or np.ptp(mine) == 0:
         return 0.0
-    return abs(float(np.corrcoef(found, mine)[0, 1]))
+    return abs(float(np.corrcoef(a, mine)[0, 1]))

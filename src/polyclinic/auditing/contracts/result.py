@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
+from polyclinic.errors import ConfigError
 from polyclinic.protocol.interfaces import seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.axis import Axis
@@ -45,6 +48,51 @@ class Battery:
 
 class Skip(Exception):
     """A part that does not apply, with the reason."""
+
+
+@dataclass(frozen=True)
+class BatteryCheck:
+    """A part: what it is called, what it promises, and a function that raises AssertionError, or :class:`Skip`."""
+
+    name: str
+    promise: str
+    run: Callable[[Any], None]
+
+
+def checks_of(kind: type, names: Iterable[str]) -> tuple[BatteryCheck, ...]:
+    """The methods ``NAME_part`` of a class, each with its docstring as the promise."""
+    parts = {name: getattr(kind, f"{name}_part") for name in names}
+    return tuple(BatteryCheck(name, str(part.__doc__), part) for name, part in parts.items())
+
+
+def run_checks(
+    what: str, subject: object, checks: Sequence[BatteryCheck], asked: Sequence[int | str] | None = None
+) -> Battery:
+    """Run the checks that are asked for by name or number, all by default; AssertionError with all results if one fails."""
+    numbered = dict(enumerate(checks, start=1))
+    named = {check.name: number for number, check in numbered.items()}
+    chosen = [*numbered] if asked is None else [x if isinstance(x, int) else named.get(x, 0) for x in asked]
+    unknown = [repr(x) for x, number in zip(asked or (), chosen) if number not in numbered]
+    if unknown:
+        raise ConfigError(
+            "the contract has no such check", faults=unknown, hint=f"known: {', '.join(c.name for c in checks)}"
+        )
+    battery = Battery(what, tuple(_ran(number, numbered[number], subject) for number in chosen))
+    if not battery.passed:
+        raise AssertionError(str(battery))
+    return battery
+
+
+def _ran(number: int, check: BatteryCheck, subject: object) -> BatteryPart:
+    """Whatever a stranger's code raises is this part's fault, and the others still run."""
+    state, detail = "passed", ""
+    try:
+        check.run(subject)
+    except Skip as e:
+        state, detail = "skipped", str(e)
+    except Exception as e:
+        state, detail = "failed", f"{type(e).__name__}: {e}"
+    return BatteryPart(number, check.promise, state, detail, check.name)
 
 
 def example_sites(needs: str = "tensor", *, sites: int = 4, patients: int = 30, seed: int = 0) -> list[Site]:

@@ -97,20 +97,12 @@ def _queries(node: Node, study: Study | None) -> list[str]:
         faults.append("read twice, the events are not the same: does a query leave an order, or a time of day, open?")
     with session(node.home) as (con, _scratch):
         opened = open_source(con, node, outcome)
-        offered = {
-            "visits": opened.visits,
-            "labels": opened.labels,
-            "births": opened.births,
-            "sexes": opened.sexes,
-            "deaths": opened.deaths,
-            "observed": opened.observed,
-            "cohort": opened.cohort,
-        }
-        for name, query in offered.items():
+        for name, columns in QUERIES.items():
+            query = getattr(opened, name)
             if query is None:
                 continue
             with reading(f"the query {name}"):
                 there = {str(d[0]) for d in con.execute(f"DESCRIBE {query}").fetchall()}
-            wanted = (*QUERIES[name], *(("type",) if name == "visits" and opened.typed else ()))
+            wanted = (*columns, *(("type",) if name == "visits" and opened.typed else ()))
             faults += [f"the query {name} lacks the column {c}" for c in wanted if c not in there]
     return faults
