@@ -37,7 +37,8 @@ def squared_error(tensor: SparseTensor, factors: Sequence[Matrix], *, over: Lite
     _same_modes(tensor, factors)
     if over == "observed":
         return kernels.squared_error(tensor, factors)
-    return cp.residual_norm_squared(tensor.norm_squared(), kernels.inner(tensor, factors), cp.gram(factors))
+    inner = float(tensor.values @ kernels.model(tensor, factors))  # zeros add nothing
+    return cp.residual_norm_squared(tensor.norm_squared(), inner, cp.gram(factors))
 
 
 def rmse(tensor: SparseTensor, factors: Sequence[Matrix], *, over: Over = "observed") -> float:

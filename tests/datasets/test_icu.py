@@ -41,7 +41,7 @@ def test_newborn_phenotypes_only_at_nicu_and_adult_ones_absent_there(units: Site
         carried = truth.memberships[site.name].sum(0) > 0
         assert np.array_equal(carried, truth.prevalence[k]), site.name
     # the counts agree: codes of the newborn phenotypes alone are (almost) unseen elsewhere
-    support = truth.supports[1]
+    support = truth.factors[1] > 0
     newborn = support[:, only_there].any(1) & ~support[:, ~only_there].any(1)
 
     def share(site: pc.Site) -> float:

@@ -52,7 +52,7 @@ def test_outcome_is_predicted_by_loadings_on_the_planted_codes(counts: Sites) ->
 
 def test_share_of_background_events(counts: Sites) -> None:
     tensor = pooled(counts).tensor
-    first, second = counts.truth.supports
+    first, second = (f > 0 for f in counts.truth.factors)
     assert tensor is not None
     explained = (first[tensor.codes[0]] & second[tensor.codes[1]]).any(1)
     outside = tensor.values[~explained].sum() / tensor.values.sum()
@@ -60,7 +60,7 @@ def test_share_of_background_events(counts: Sites) -> None:
 
 
 def test_supports_have_the_stated_number_of_codes(counts: Sites) -> None:
-    assert [s.sum(0).tolist() for s in counts.truth.supports] == [[12] * 15, [16] * 15]
+    assert [s.sum(0).tolist() for s in (f > 0 for f in counts.truth.factors)] == [[12] * 15, [16] * 15]
 
 
 def test_sites_share_out_all_patients_and_keep_their_memberships(counts: Sites) -> None:

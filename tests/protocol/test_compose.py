@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import numpy as np
 import pytest
 
@@ -9,9 +11,14 @@ import polyclinic as pc
 from polyclinic.auditing.contracts.result import example_sites
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.gate.gate import ReleaseGate
-from polyclinic.protocol.composition import Halved, Parallel, Sequential
+from polyclinic.protocol.composition import Parallel, Sequential, half_method
 from polyclinic.protocol.loop import run
 from polyclinic.protocol.patient_halves import halves_of
+
+
+def halved(method: Any, key: str) -> Parallel:
+    """The method twice, on two halves of the patients, as one run: a patient feeds one half, so both cost one epsilon."""
+    return Parallel([half_method(method, key, half=h) for h in (0, 1)], disjoint=True, name=method.name)
 
 
 @pytest.fixture(scope="module")
@@ -29,7 +36,7 @@ def test_a_half_depends_on_the_key_and_the_patient_alone(sites: list[pc.Site]) -
 
 
 def test_halves_are_bit_equal_to_two_separate_fits(sites: list[pc.Site]) -> None:
-    both = Halved(pc.SumALS(rank=2, rounds=4), "key")
+    both = halved(pc.SumALS(rank=2, rounds=4), "key")
     outcome = run(both, sites)
     for h, (part, public) in enumerate(zip(both.parts, both.publics(outcome.public))):
         apart = run(part.method, [s.take(halves_of(s, "key") == h) for s in sites])  # type: ignore[attr-defined]
@@ -42,7 +49,7 @@ def test_two_private_halves_cost_one_epsilon(sites: list[pc.Site], aggregation: 
     privacy = pc.Privacy(epsilon=2.0, delta=1e-5)
     m = pc.DPEM(rank=3, rounds=3, privacy=privacy, aggregation=aggregation, planning_size=200)
     doors = {s.name: ReleaseGate(s.name) for s in sites}
-    run(Halved(m, "key"), sites, doors=doors)
+    run(halved(m, "key"), sites, doors=doors)
     assert max(d.ledger.epsilon(1e-5) for d in doors.values()) == pytest.approx(2.0, rel=1e-3)
 
 
@@ -66,7 +73,7 @@ def test_a_ladder_of_private_fits_is_refused() -> None:
 def test_combinators_pass_the_battery(kind: str, sites: list[pc.Site]) -> None:
     m = pc.SumALS(rank=2, rounds=3)
     made = {  # type: ignore[no-untyped-call]
-        "halved": lambda: Halved(m, "key"),
+        "halved": lambda: halved(m, "key"),
         "ladder": lambda: Parallel([m, pc.SumALS(rank=3, rounds=2)]),
         "then": lambda: Sequential(
             m, lambda public, setting: pc.SumALS(rank=2, rounds=2, seed=1), (m.Public, m.Private)

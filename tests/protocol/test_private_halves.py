@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 import pytest
@@ -10,11 +11,16 @@ import pytest
 import polyclinic as pc
 from polyclinic.analysis.completion import code_bits
 from polyclinic.privacy.accounting.budget import Privacy
-from polyclinic.protocol.composition import Halved
+from polyclinic.protocol.composition import Parallel, half_method
 from polyclinic.protocol.interfaces import Contribution, Method, Schema, Step, Total, seeds
 from polyclinic.protocol.patient_halves import halves_of
 
 SHAPE = (9, 11)
+
+
+def halved(method: Any, key: str) -> Parallel:
+    """The method twice, on two halves of the patients, as one run: a patient feeds one half, so both cost one epsilon."""
+    return Parallel([half_method(method, key, half=h) for h in (0, 1)], disjoint=True, name=method.name)
 
 
 def hospital(patients: int, seed: int, *, named: bool = False, twins: bool = False) -> pc.Site:
@@ -57,7 +63,7 @@ def whole_steps(made: Contribution, step: Step) -> list[int]:
 @pytest.mark.parametrize(("named", "twins"), [(False, False), (False, True), (True, False)])
 def test_leaving_out_each_patient_moves_paid_halves_by_no_more_than_is_booked(named: bool, twins: bool) -> None:
     site = hospital(12 if twins else 40, 5, named=named, twins=twins)
-    method = Halved(pc.DPEM(rank=3, rounds=3, planning_size=40, privacy=Privacy(epsilon=2.0, delta=1e-5)), "key")
+    method = halved(pc.DPEM(rank=3, rounds=3, planning_size=40, privacy=Privacy(epsilon=2.0, delta=1e-5)), "key")
     paid = 0
     for step, public, everybody in sums(method, site):
         if step.multiplier is None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from tests import reference_kernels as oracle
 
 from polyclinic.errors import DataError
 from polyclinic.tensors import SparseTensor, cp, matching
@@ -16,24 +15,6 @@ def small(seed: int = 0, shape: tuple[int, ...] = (20, 6, 5), entries: int = 150
     rng = np.random.default_rng(seed)
     coords = np.stack([rng.integers(0, d, entries) for d in shape], 1)
     return SparseTensor(coords, rng.poisson(2, entries) + 1.0, shape)
-
-
-def test_canonical_form_keeps_the_model_and_is_unique() -> None:
-    rng = np.random.default_rng(0)
-    factors = [rng.standard_normal((d, 4)) for d in (9, 6, 5)]
-    unit, weights = cp.normalise(factors)
-    one, w, order = cp.canonical(unit, weights)
-    coords = np.argwhere(np.ones((9, 6, 5)))
-    np.testing.assert_allclose(kernels.model_at(coords, [one[0] * w, *one[1:]]), oracle.model(coords, factors))
-    assert (np.diff(w) <= 0).all()
-    assert all(f[np.abs(f).argmax(0), np.arange(4)].min() > 0 for f in one[1:])
-    signs = np.array([-1.0, 1.0, -1.0, 1.0])
-    turned = [unit[0] * signs, unit[1] * signs, unit[2]]
-    mixed = [f[:, [2, 0, 3, 1]] for f in turned]
-    two, _, _ = cp.canonical(mixed, weights[[2, 0, 3, 1]])
-    for a, b in zip(one, two):
-        np.testing.assert_allclose(a, b)
-    assert sorted(order.tolist()) == [0, 1, 2, 3]
 
 
 def test_least_squares_with_a_dead_column_is_finite_and_zero_there() -> None:

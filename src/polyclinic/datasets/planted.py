@@ -63,7 +63,7 @@ def planted_counts(
     Returns
     -------
     Sites
-        With tensor and labels; ``.truth`` holds factors, memberships, supports and the Bayes AUC.
+        With tensor and labels; ``.truth`` holds factors, memberships and the Bayes AUC.
 
     Examples
     --------

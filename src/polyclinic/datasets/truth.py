@@ -54,11 +54,6 @@ class Truth:
         return len(self.names)
 
     @property
-    def supports(self) -> tuple[NDArray[np.bool_], ...]:
-        """Per feature mode a (codes, phenotypes) mask of the codes that were planted."""
-        return tuple(f > 0 for f in self.factors)
-
-    @property
     def shared(self) -> NDArray[np.bool_]:
         """Phenotypes that more than one site has."""
         return np.asarray(self.prevalence.sum(0) > 1)

@@ -21,7 +21,7 @@ from polyclinic.methods.rounds.facts import FACTORS, PAIRS, RARE, RARE_PAIRS, SC
 from polyclinic.methods.rounds.local_pass import close_patients, local_pass, open_factors, open_patients
 from polyclinic.methods.rounds.observed_pass import Elastic, Passed
 from polyclinic.methods.rounds.phases import HEADROOM, FitPublic, Phase, Phased, Setup, modes
-from polyclinic.methods.rounds.step_size import Rate, conditions, rate_at
+from polyclinic.methods.rounds.step_size import Rate, rate_at, stable_rate
 from polyclinic.methods.starts.pairs import (
     Codes,
     CooccurringCodes,
@@ -323,7 +323,7 @@ class LocalTF(Phased[LocalParams, LocalPublic, LocalPrivate]):
         tensor = self.records(site, public)
         first = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
         begun = open_factors(start(tensor.shape[1:], p.rank, p.seed), zeros=p.zeros)
-        stable = conditions(tensor, [first, *begun], learning_rate=rate, elastic=self._pull()).stable_rate
+        stable = stable_rate(tensor, [first, *begun], self._pull())
         # memberships grow to the size of the counts, and the curvature with their square
         stable /= max(1.0, float(np.abs(tensor.values).max(initial=1.0)))
         return f"learning_rate is {rate:g}; try {min(stable, rate / 10):.2g}"

@@ -14,7 +14,6 @@ from polyclinic.methods.dpem import method as dpem
 from polyclinic.methods.dpem.params import DPEMParams
 from polyclinic.methods.dpem.state import DPEMPrivate, DPEMPublic
 from polyclinic.methods.estimators.factorization import FittedFactorization
-from polyclinic.methods.rounds.step_size import Conditions, conditions, rate_at
 from polyclinic.methods.starts.choice import WEAK, Started, StartedParams, StartedPublic
 from polyclinic.methods.starts.directions import warn_of_low_rank
 from polyclinic.methods.starts.saved import StartModel
@@ -28,7 +27,6 @@ from polyclinic.records.sites.from_data import warn_of_odd_counts
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.kernels import em as em_kernels
 from polyclinic.tensors.sparse import SparseTensor
-from polyclinic.tensors.weighting import weighted
 
 SP = TypeVar("SP", bound=StartedParams)
 SPub = TypeVar("SPub", bound=StartedPublic)
@@ -180,18 +178,6 @@ class LocalTF(FittedFactorization[localtf.LocalParams, localtf.LocalPublic, loca
     >>> pc.LocalTF(rank=4, rounds=3, seed=0).fit(sites).traffic_.rounds
     3
     """
-
-    def conditions(self, site: Site) -> Conditions:
-        """The paper's conditions on the step at a site, for the fitted model (beta and L; eta <= 2/beta)."""
-        p = self.params
-        factors = [self.memberships_[site.name], *self.factors_]
-        return conditions(
-            weighted(site.counts(), self.saturation_),
-            factors,
-            learning_rate=rate_at(p.learning_rate, 1, p.zeros),
-            elastic=self._pull(),
-            clip=p.privacy.clip if p.privacy else None,
-        )
 
 
 class DistributedSGD(LocalTF, localtf.DistributedSGD):

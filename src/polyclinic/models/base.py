@@ -7,7 +7,7 @@ from dataclasses import dataclass, fields, replace
 from hashlib import sha256
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, ClassVar, Literal, Self
+from typing import Any, ClassVar, Literal, Self
 
 import numpy as np
 from numpy.typing import ArrayLike, DTypeLike, NDArray
@@ -18,9 +18,6 @@ from polyclinic.models.origin import Origin
 from polyclinic.privacy.card.card import Card
 from polyclinic.util.json_types import JsonMap
 from polyclinic.util.table import Table
-
-if TYPE_CHECKING:
-    from pandas import DataFrame
 
 Array = NDArray[np.float64]
 StoredArrays = Mapping[str, NDArray[Any]]  # as a file holds them: each kind checks what it takes
@@ -123,10 +120,6 @@ class Value:
     def table(self) -> Table:
         """The model for people."""
         raise NotImplementedError
-
-    def to_frame(self) -> DataFrame:
-        """The table as a pandas DataFrame."""
-        return self.table().to_pandas()
 
     def _repr_html_(self) -> str:
         return f"<div class='polyclinic-model'><p>{escape(repr(self))}</p>{self.card._repr_html_()}{self.table()._repr_html_()}</div>"

@@ -230,20 +230,6 @@ def _unit(step: Step) -> float:
     return float(2.0 ** np.ceil(np.log2(max(step.bound * step.weight_bound, 1e-300))))
 
 
-def Halved(method: Estimator, key: str, *, halving: int = 0) -> Parallel:
-    """The method twice, on two halves of the patients, as one run: a patient feeds one half, so both cost one epsilon.
-
-    Each half has its own seed; a shared one fakes up to .24 of agreement.
-
-    >>> import polyclinic as pc
-    >>> [m.params.seed != 0 for m in Halved(pc.SumALS(rank=2), "key").parts]
-    [True, True]
-    """
-    return Parallel(
-        [half_method(method, key, half=h, halving=halving) for h in (0, 1)], disjoint=True, name=method.name
-    )
-
-
 def half_method(method: Estimator, key: str, *, half: int, halving: int = 0) -> OnHalf:
     """One half's own copy of a method."""
     own = int(seeds(method.params.seed, "half", halving, half).integers(1, 2**31))

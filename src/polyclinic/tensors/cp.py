@@ -12,7 +12,6 @@ from polyclinic.tensors.kernels.hals import hals
 from polyclinic.tensors.sparse import SparseTensor
 
 __all__ = [
-    "canonical",
     "gram",
     "hals",
     "least_squares",
@@ -106,39 +105,6 @@ def unit_columns(matrix: Matrix, fallback: Matrix) -> Matrix:
     """
     length = np.linalg.norm(matrix, axis=0)
     return np.asarray(np.where(length > 0, matrix / np.where(length > 0, length, 1.0), fallback))
-
-
-def canonical(
-    factors: Sequence[Matrix], weights: NDArray[np.float64]
-) -> tuple[list[Matrix], NDArray[np.float64], NDArray[np.int64]]:
-    """Heaviest phenotype first, signs fixed: the largest entry of every feature column is positive.
-
-    The sign of a column is free only in pairs; whatever the feature modes turn is turned back in mode 0 (patients).
-
-    Returns
-    -------
-    factors, weights, order
-        ``order`` are the old columns in their new order.
-
-    Examples
-    --------
-    >>> f, w, order = canonical([np.array([[1.0, 1.0]]), np.array([[-1.0, 1.0]])], np.array([1.0, 2.0]))
-    >>> order.tolist(), f[0].tolist(), f[1].tolist()
-    ([1, 0], [[1.0, -1.0]], [[1.0, 1.0]])
-    """
-    order = np.argsort(-np.abs(weights), kind="stable")
-    out = [np.array(a[:, order], np.float64) for a in factors]
-    ordered_weights = np.array(weights, np.float64)[order]
-    turned = np.sign(ordered_weights)
-    for a in out[1:]:
-        if not len(a):
-            continue
-        largest = a[np.argmax(np.abs(a), axis=0), np.arange(a.shape[1])]
-        sign = np.where(largest < 0, -1.0, 1.0)
-        a *= sign
-        turned = turned * sign
-    out[0] *= np.where(turned < 0, -1.0, 1.0)
-    return out, np.abs(ordered_weights), order
 
 
 def shrink_columns(matrix: Matrix, threshold: float) -> Matrix:

@@ -72,19 +72,6 @@ def added(numbers: NDArray[np.uint64]) -> np.uint64:
     return total
 
 
-@kernel
-def polynomial(coefficients: NDArray[np.uint64], points: NDArray[np.uint64]) -> NDArray[np.uint64]:
-    """``out[k, m] = sum_j coefficients[j, m] points[k]^j mod p``."""
-    t, m = coefficients.shape
-    out = np.zeros((points.size, m), np.uint64)
-    for k in range(points.size):
-        x = points[k]
-        for j in range(t - 1, -1, -1):
-            for i in range(m):
-                out[k, i] = _reduce(multiply(out[k, i], x) + coefficients[j, i])
-    return out
-
-
 def lagrange(points: NDArray[np.uint64]) -> NDArray[np.uint64]:
     """Weights with which values of a polynomial at ``points`` add up to its value at zero."""
     xs, out = [int(x) for x in points], []

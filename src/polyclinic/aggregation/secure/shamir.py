@@ -14,7 +14,7 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.aggregation.secure.prime_field import P, combine, lagrange, polynomial
+from polyclinic.aggregation.secure.prime_field import P, combine, lagrange
 
 ELEMENTS = 3  # numbers of one key
 BYTES = 8 * ELEMENTS  # of a share
@@ -46,35 +46,6 @@ def complete(shares: Elements, known: Sequence[int], others: Sequence[int]) -> t
         rebuild(shares, weights(tuple(int(x) for x in (at + np.uint64(P - o)) % np.uint64(P)))) for o in (0, *others)
     ]
     return rows[0], np.array(rows[1:], np.uint64).reshape(len(others), shares.shape[1])
-
-
-def split(secrets: Elements, points: Sequence[int], threshold: int) -> Elements:
-    """Shares of all secrets, shape (keepers, secrets).
-
-    Parameters
-    ----------
-    secrets
-        Numbers below p.
-    points
-        The keepers' public numbers, distinct and from 1.
-    threshold
-        How many shares rebuild a secret.
-
-    Examples
-    --------
-    >>> secret = np.array([5, 7], np.uint64)
-    >>> shares = split(secret, [1, 2, 3], 2)
-    >>> rebuild(shares[[0, 2]], weights((1, 3)))
-    array([5, 7], dtype=uint64)
-    """
-    x = np.asarray(points, np.int64)
-    if secrets.dtype != np.uint64 or secrets.ndim != 1 or (secrets >= P).any():
-        raise ValueError("secrets are numbers below 2^61 - 1")
-    if len(set(points)) != len(points) or x.min() < 1 or not 1 <= threshold <= len(points):
-        raise ValueError("distinct points from 1, and a threshold of at most as many")
-    coefficients = draw(threshold, secrets.size)
-    coefficients[0] = secrets
-    return np.asarray(polynomial(coefficients, x.astype(np.uint64)))
 
 
 @lru_cache(maxsize=4096)

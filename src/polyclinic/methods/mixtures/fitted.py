@@ -158,10 +158,6 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         """(patients,) most probable group."""
         return self._each(X, lambda x: self._mixture().responsibilities(x).argmax(1))
 
-    def fit_predict(self, X: Data, y: object = None, **options: Unpack[SimulationOptions]) -> Any:
-        """Fit, then the most probable group of the same patients."""
-        return self.fit(X, y, **options).predict(X)
-
     def score_samples(self, X: Data) -> Any:
         """(patients,) log-likelihood of each record."""
         return self._each(X, self._mixture().log_density)

@@ -3,14 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Annotated, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import BaseModel, ConfigDict, Field
 
-from polyclinic.tensors import cp
 from polyclinic.tensors.sparse import SparseTensor
 
 Array = NDArray[np.float64]
@@ -52,61 +50,18 @@ def rate_at(rate: Rate, number: int, zeros: Literal["observed", "missing"]) -> f
     return float(rate[min(number, len(rate)) - 1] if isinstance(rate, tuple) else rate)
 
 
-@dataclass(frozen=True)
-class Conditions:
-    """DPFact's conditions on the step (its section 4.2.1 and Appendix A.1), evaluated on one site's data.
+def stable_rate(tensor: SparseTensor, factors: Sequence[Array], elastic: float = 0.0) -> float:
+    """2 / beta, the largest stable step on one site's data (DPFact, section 4.2.1); ``factors`` with the patients' first.
 
-    Parameters
-    ----------
-    beta
-        Largest curvature of one sample's loss in a row of a feature factor, max ||a_i * c_k||^2 + gamma: what a pass
-        over single samples needs (ERRATA E0.8a).
-    beta_paper
-        The paper's constant: Frobenius norm of the whole Gram plus gamma I (larger).
-    lipschitz
-        Largest gradient of one sample at the present factors (L); without a clip it has no bound.
-    learning_rate
-        eta.
+    beta is the largest curvature of one sample's loss in a row of a feature factor, max ||a_i * c_k||^2 + gamma: what a pass
+    over single samples needs (ERRATA E0.8a).
     """
-
-    beta: float
-    beta_paper: float
-    lipschitz: float
-    learning_rate: float
-
-    @property
-    def stable_rate(self) -> float:
-        """2 / beta."""
-        return 2.0 / max(self.beta, 1e-300)
-
-    @property
-    def holds(self) -> bool:
-        """eta <= 2 / beta."""
-        return self.learning_rate <= self.stable_rate
-
-
-def conditions(
-    tensor: SparseTensor,
-    factors: Sequence[Array],
-    *,
-    learning_rate: float,
-    elastic: float = 0.0,
-    clip: float | None = None,
-) -> Conditions:
-    """beta, L and whether eta <= 2/beta, for ``factors`` with the patients' first."""
-    from polyclinic.tensors.kernels.mttkrp import residuals_at
-
-    coords = tensor.coords
+    coords, beta = tensor.coords, elastic
     rows = [np.square(f).sum(1) for f in factors]
-    beta = whole = gradient = 0.0
-    residual = np.abs(residuals_at(tensor, factors)) if tensor.nnz else np.zeros(0)
     for mode in range(1, tensor.ndim):
         others = np.ones(tensor.nnz)
         for n in range(tensor.ndim):
             if n != mode:
                 others *= rows[n][coords[:, n]]  # ||a * c||^2 <= ||a||^2 ||c||^2
-        beta = max(beta, float(others.max(initial=0.0)))
-        gradient = max(gradient, float((residual * np.sqrt(others)).max(initial=0.0)))
-        whole = max(whole, float(np.linalg.norm(cp.gram(factors, mode) + elastic * np.eye(factors[0].shape[1]))))
-    lipschitz = gradient if clip is None else min(gradient, clip)
-    return Conditions(beta + elastic, whole, lipschitz, learning_rate)
+        beta = max(beta, float(others.max(initial=0.0)) + elastic)
+    return 2.0 / max(beta, 1e-300)

@@ -339,10 +339,6 @@ class Preconditioner:
         """W -> A = H^1/2 W."""
         return W if self.root is None else np.asarray(self.root @ W)
 
-    def back(self, A: Array) -> Array:
-        """A -> W = H^-1/2 A."""
-        return A if self.inverse is None else np.asarray(self.inverse @ A)
-
     def patients(self, X: Array) -> Array:
         """X -> X H^-1/2, so that X W = (X H^-1/2) A."""
         return X if self.inverse is None else np.asarray(X @ self.inverse)

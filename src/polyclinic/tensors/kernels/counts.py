@@ -14,9 +14,6 @@ a patient's cells are the new memberships.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final, Literal
 
 import numpy as np
@@ -25,6 +22,7 @@ from numpy.typing import NDArray
 
 import polyclinic.tensors.simd.jit  # noqa: F401  (where compiled kernels are kept)
 from polyclinic.tensors.kernels.em import products, stacked_rows
+from polyclinic.util.threads import in_pieces
 
 if TYPE_CHECKING:
     from polyclinic.tensors.sparse import SparseTensor
@@ -112,20 +110,7 @@ def place(
     def work(lo: int, hi: int) -> None:
         _place(tensor.indptr[lo : hi + 1], rows, tensor.values, stacked, ones, steps, tol, loadings[lo:hi])
 
-    _pieces(work, len(tensor.rows))
+    in_pieces(work, len(tensor.rows), max(LEAST, -(-len(tensor.rows) // PIECES)))
     out = np.zeros((tensor.patients, stacked.shape[1]))
     out[tensor.rows] = loadings
     return out
-
-
-def _pieces(work: Callable[[int, int], object], patients: int) -> None:
-    """Run ``work(first, last + 1)`` on fixed pieces of the patients, on as many threads as there are cores."""
-    size = max(LEAST, -(-patients // PIECES))
-    starts = range(0, patients, size)
-    if len(starts) <= 1 or (os.cpu_count() or 1) == 1:
-        for lo in starts:
-            work(lo, min(lo + size, patients))
-        return
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(lambda lo: work(lo, min(lo + size, patients)), starts):
-            pass

@@ -13,9 +13,6 @@ entries in their stored order, one division per sum; the length in integers.
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from typing import TYPE_CHECKING, Final
 
 import numpy as np
@@ -24,6 +21,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.tensors.kernels import em_loops
 from polyclinic.tensors.kernels.em_loops import LANES, UNIT, products
+from polyclinic.util.threads import in_pieces
 
 if TYPE_CHECKING:
     from polyclinic.tensors.sparse import SparseTensor
@@ -87,7 +85,7 @@ def memberships(tensor: SparseTensor, w: Float, prior: Float, *, steps: int = 10
     def work(lo: int, hi: int) -> None:
         em_loops.memberships(tensor.indptr[lo : hi + 1], rows, tensor.values, weights, base, steps, loadings[lo:hi])
 
-    _chunked(work, len(tensor.rows))
+    in_pieces(work, len(tensor.rows), CHUNK)
     out = np.zeros((tensor.patients, w.shape[1]))
     out[tensor.rows] = loadings[:, : w.shape[1]]
     return out
@@ -109,21 +107,9 @@ def unit_statistics(tensor: SparseTensor, w: Float, prior: Float, *, steps: int 
         sums = em_loops.statistics(tensor.indptr[lo : hi + 1], rows, tensor.values, weights, base, steps, part, rank)
         parts[lo] = part[:, :rank], sums
 
-    _chunked(work, len(tensor.rows))
+    in_pieces(work, len(tensor.rows), CHUNK)
     total, likelihood = np.zeros(w.shape, np.int64), 0.0
     for lo in sorted(parts):
         total += parts[lo][0]
         likelihood += parts[lo][1]
     return total, likelihood
-
-
-def _chunked(work: Callable[[int, int], object], patients: int) -> None:
-    """Run ``work(first, last + 1)`` on fixed chunks of patients, on as many threads as there are cores."""
-    starts = range(0, patients, CHUNK)
-    if len(starts) <= 1 or (os.cpu_count() or 1) == 1:
-        for lo in starts:
-            work(lo, min(lo + CHUNK, patients))
-        return
-    with ThreadPoolExecutor(os.cpu_count()) as pool:
-        for _ in pool.map(lambda lo: work(lo, min(lo + CHUNK, patients)), starts):
-            pass

@@ -1,6 +1,6 @@
 """The inner loops of CP factorization over the nonzeros of a sparse tensor.
 
-Everything that costs time in phenotyping is here, behind a small interface (``mttkrp``, ``inner``, ``model``,
+Everything that costs time in phenotyping is here, behind a small interface (``mttkrp``, ``model``,
 ``squared_error``), so that another device can stand beside it. Pure-numpy twins are in ``tests/reference_kernels.py``.
 
 Design (docs: performance): one patient-major copy serves every mode; a patient's row lives in registers; code modes
@@ -11,10 +11,9 @@ once per padded rank and number of modes, then cached on disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, Final, TypeVar
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -39,12 +38,10 @@ from polyclinic.tensors.simd.rows import (
     store_part,
     zero,
 )
+from polyclinic.util.threads import on_threads
 
 if TYPE_CHECKING:
     from polyclinic.tensors.sparse import SparseTensor
-
-A = TypeVar("A")
-B = TypeVar("B")
 
 Matrix = NDArray[np.float64]
 Fixed = tuple[tuple[int, ...], tuple[Matrix, ...], int]  # of one slab: lanes, factors, first column
@@ -83,17 +80,6 @@ def _codes(shape, batch, target, indptr, code, codes, values, a, factors, out, c
 
 
 @kernel
-def _inner(shape, batch, target, indptr, codes, values, a, factors, out, column, columns):  # type: ignore[no-untyped-def]
-    """out[q] += sum over the entries of patient q of value * model."""
-    for q in range(np.uint64(len(batch))):
-        p = np.uint64(batch[q])
-        total = zero(shape)
-        for e in range(np.uint64(indptr[p]), np.uint64(indptr[p + np.uint64(1)])):
-            total = gather_add(total, spread(shape, values[e]), codes, factors, e)
-        out[q] += dot(total, load_part(shape, a, np.uint64(target[q]), column, columns))
-
-
-@kernel
 def _model(shape, batch, target, indptr, codes, starts, a, factors, out, column, columns):  # type: ignore[no-untyped-def]
     """out[e] += model at entry e; ``starts`` says where each patient of the batch begins in ``out``."""
     for q in range(np.uint64(len(batch))):
@@ -113,13 +99,6 @@ def _spans(lengths: NDArray[np.int64], pieces: int) -> list[slice]:
     cuts = np.searchsorted(ends, ends[-1] * np.arange(1, pieces) / pieces) + 1
     edges = np.unique(np.concatenate([[0], np.minimum(cuts, len(lengths)), [len(lengths)]]))
     return [slice(int(a), int(b)) for a, b in pairwise(edges)]
-
-
-def _run(work: Callable[[A], B], parts: Sequence[A], threads: int) -> list[B]:
-    if threads <= 1 or len(parts) <= 1:
-        return [work(p) for p in parts]
-    with ThreadPoolExecutor(min(threads, len(parts))) as pool:
-        return list(pool.map(work, parts))
 
 
 def _slabs(rank: int) -> list[tuple[int, int, tuple[int, ...]]]:
@@ -201,7 +180,7 @@ def mttkrp(
                 layout = batch[s], target[s], tensor.indptr
                 _patients(shape, *layout, codes, tensor.values, rights, result, first, rank, far)
 
-            _run(fill, pieces, threads)
+            on_threads(fill, pieces, threads)
         return result
     size = tensor.shape[mode]
     pieces = _spans(lengths, min(CHUNKS, 1 + nonzeros // max(CHUNK, 16 * size)))
@@ -219,38 +198,11 @@ def mttkrp(
             _codes(shape, *layout, code, codes, tensor.values, a, rights, partial, first, rank, ahead_by)
             return partial
 
-        total, *partials = _run(scatter, pieces, threads)
+        total, *partials = on_threads(scatter, pieces, threads)
         for private in partials:
             total += private
         result[:, first:last] = total[:, : last - first]
     return result
-
-
-def inner(
-    tensor: SparseTensor, factors: Sequence[Matrix], *, rows: NDArray[np.int64] | None = None, threads: int = 1
-) -> float:
-    """<O, X>: the data times the model, summed over the nonzeros (zeros add nothing).
-
-    >>> from polyclinic.tensors.sparse import SparseTensor
-    >>> inner(SparseTensor([[0, 1]], [2.0], (1, 2)), [np.ones((1, 1)), np.full((2, 1), 3.0)])
-    6.0
-    """
-    batch, target, lengths = _selection(tensor, rows)
-    rank = factors[0].shape[1]
-    a, out = _plain(factors[0]), np.zeros(len(batch))
-    pieces = _spans(lengths, min(CHUNKS, 1 + int(lengths.sum()) // CHUNK))
-    for first, last, shape in _slabs(rank):
-        rights = tuple(padded(f[:, first:last]) for f in factors[1:])
-
-        def add(
-            s: slice, first: int = first, shape: tuple[int, ...] = shape, rights: tuple[Matrix, ...] = rights
-        ) -> None:
-            _inner(
-                shape, batch[s], target[s], tensor.indptr, tensor.codes, tensor.values, a, rights, out[s], first, rank
-            )
-
-        _run(add, pieces, threads)
-    return float(out.sum())
 
 
 def model(
@@ -275,24 +227,18 @@ def model(
         ) -> None:
             _model(shape, batch[s], target[s], tensor.indptr, tensor.codes, starts[s], a, rights, out, first, rank)
 
-        _run(add, pieces, threads)
+        on_threads(add, pieces, threads)
     return out
 
 
-def residuals_at(
-    tensor: SparseTensor, factors: Sequence[Matrix], *, rows: NDArray[np.int64] | None = None, threads: int = 1
-) -> NDArray[np.float64]:
+def residuals_at(tensor: SparseTensor, factors: Sequence[Matrix]) -> NDArray[np.float64]:
     """Data minus model at the nonzeros.
 
     >>> from polyclinic.tensors.sparse import SparseTensor
     >>> residuals_at(SparseTensor([[0, 1]], [2.0], (1, 2)), [np.ones((1, 1)), np.full((2, 1), 3.0)]).tolist()
     [-1.0]
     """
-    values = tensor.values
-    if rows is not None:
-        parts = [values[tensor.indptr[p] : tensor.indptr[p + 1]] for p in rows]
-        values = np.concatenate(parts) if parts else values[:0]
-    return values - model(tensor, factors, rows=rows, threads=threads)
+    return tensor.values - model(tensor, factors)
 
 
 def squared_error(tensor: SparseTensor, factors: Sequence[Matrix], *, threads: int = 1) -> float:

@@ -13,8 +13,6 @@ with mu and lam in units of the mean of w_k^2. None of the three leaves; V and H
 
 from __future__ import annotations
 
-import os
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final
 
@@ -23,6 +21,7 @@ from numba import njit
 from numpy.typing import NDArray
 
 import polyclinic.tensors.simd.jit  # noqa: F401  (where compiled kernels are kept)
+from polyclinic.util.threads import in_pieces
 
 if TYPE_CHECKING:
     from polyclinic.tensors.sparse import SparseTensor
@@ -258,8 +257,7 @@ def course_sweep(
     size = max(LEAST, -(-n // PIECES))
     parts: dict[int, tuple[Float, Float, Float, Float]] = {}
 
-    def work(lo: int) -> None:
-        hi = min(lo + size, n)
+    def work(lo: int, hi: int) -> None:
         part = (np.zeros(V.shape), np.zeros((rank, rank)), np.zeros((rank, rank)), np.zeros(4))
         _sweep(
             visits.first[lo : hi + 1], visits.indptr, visits.codes, visits.values, V, VV, H, coupling, smooth,
@@ -267,13 +265,7 @@ def course_sweep(
         )  # fmt: skip
         parts[lo] = part
 
-    starts = range(0, n, size)
-    if len(starts) <= 1 or (os.cpu_count() or 1) == 1:
-        for lo in starts:
-            work(lo)
-    else:
-        with ThreadPoolExecutor(os.cpu_count()) as pool:
-            list(pool.map(work, starts))
+    in_pieces(work, n, size)
     total = (np.zeros(V.shape), np.zeros((rank, rank)), np.zeros((rank, rank)), np.zeros(4))
     for lo in sorted(parts):
         for whole, part in zip(total, parts[lo]):

@@ -60,7 +60,6 @@ __all__ = [
     "spread",
     "store",
     "store_part",
-    "times",
     "zero",
 ]
 
@@ -224,18 +223,6 @@ def axpy(typingctx: object, x: types.Float, row: RowType, to: RowType) -> Emitte
         return make_row(builder, [fma(builder, s, v, t) for v, t in pairs])
 
     return row(types.float64, row, to), codegen
-
-
-@word
-def times(typingctx: object, a: RowType, b: RowType, to: RowType) -> Emitted:
-    """to + a * b, lane by lane."""
-    count = a.count
-
-    def codegen(context: Context, builder: ir.IRBuilder, sig: object, args: Sequence[ir.Value]) -> ir.Value:
-        xs = [parts_of(builder, v, count) for v in args]
-        return make_row(builder, [fma(builder, u, v, t) for u, v, t in zip(*xs)])
-
-    return a(a, b, to), codegen
 
 
 @word
