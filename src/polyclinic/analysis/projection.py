@@ -63,7 +63,7 @@ class Projector:
         fitted = model if isinstance(model, Phenotypes) else vars(model).get("result_")
         if not isinstance(fitted, Phenotypes):
             raise ConfigError(
-                f"a {type(model).__name__} has no phenotypes to evaluate", hint="fit a phenotype method (pc.TRIP ...)"
+                f"a {type(model).__name__} has no phenotypes to evaluate", hint="fit a phenotype method first"
             )
         squares = isinstance(fitted.placing, LeastSquares)
         return cls(fitted.factors, fitted.transform, fitted.weights, squares=squares, saturation=fitted.saturation)

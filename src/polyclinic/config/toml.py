@@ -37,11 +37,11 @@ class TomlFile(BaseModel):
             values = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as e:
             raise ConfigError(
-                f"{file}: cannot be read ({(e.strerror if isinstance(e, OSError) else None) or 'not UTF-8 text'})"
+                f"{file}: cannot be read ({getattr(e, 'strerror', None) or 'not UTF-8 text'})", hint="check the path"
             ) from None
         except tomllib.TOMLDecodeError as e:
             raise ConfigError(
-                f"{file}: not TOML", faults=[str(e)], hint="quote texts, one key = value a line"
+                f"{file}: not TOML", faults=[str(e)], hint="put text in double quotes, one key = value per line"
             ) from None
         return cls.parse(values, where=str(file), folder=file.resolve().parent)
 

@@ -70,7 +70,7 @@ class LocalModel(FederatedFactorization[LocalModelParams, AlonePublic, AlonePriv
         """A public start for every hospital."""
         if self.params.privacy is not None:
             raise ConfigError(
-                "LocalModel adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None"
+                "LocalModel adds no noise: it has no private version", hint="use DPEM, or leave out privacy"
             )
         p = self.params
         factors = tuple(start(setting.shape, p.rank, p.seed))

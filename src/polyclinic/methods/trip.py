@@ -150,7 +150,7 @@ class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
     def init_public(self, setting: Schema, rng: np.random.Generator) -> TRIPPublic:
         """Factors public and random, or from the Gram of hashed codes (E2.10); multipliers 0."""
         if self.params.privacy is not None:
-            raise ConfigError("TRIP adds no noise: it has no private version", hint="use pc.DPEM, or privacy=None")
+            raise ConfigError("TRIP adds no noise: it has no private version", hint="use DPEM, or leave out privacy")
         begun, factors = self.starter.begin(setting)
         public = self.begun_from(TRIPPublic(factors=factors, start=begun, saturation=self.params.public_saturation))
         if self.params.variant == "corrected":

@@ -72,7 +72,7 @@ def comparable(method: object) -> None:
     if not {"factors", "energy", "objective"} <= names:
         raise ConfigError(
             f"{type(method).__name__} has no phenotypes whose fits on halves could be compared",
-            hint="a method that derives from polyclinic.methods.rounds.factorization.FederatedFactorization has",
+            hint="pass a phenotype method first, then the sites: pc.replicate(pc.SumALS(rank=10), sites)",
         )
 
 

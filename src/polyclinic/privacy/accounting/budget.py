@@ -44,7 +44,7 @@ class Privacy(BaseModel):
     Privacy(epsilon=1.0, delta=1e-06, level='patient', max_sites_per_patient=1, clip=None, count_cap=None)
     >>> Privacy(epsilon=-1)
     Traceback (most recent call last):
-    polyclinic.errors.ConfigError: [PC200] this privacy cannot be asked for
+    polyclinic.errors.ConfigError: [PC200] Privacy: wrong parameters
       - epsilon: Input should be greater than 0 (got -1)
     """
 
@@ -64,7 +64,7 @@ class Privacy(BaseModel):
             super().__init__(epsilon=epsilon, delta=delta, **more)
         except ValidationError as e:
             faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']} (got {f['input']!r})" for f in e.errors()]
-            raise ConfigError("this privacy cannot be asked for", faults=faults) from None
+            raise ConfigError("Privacy: wrong parameters", faults=faults) from None
         if epsilon > WEAK:
             warnings.warn(
                 f"epsilon {epsilon:g} is above {WEAK}: the bound on what an attacker learns about a patient is weak. Usual values are 0.5 to 10",
