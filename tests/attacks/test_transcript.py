@@ -33,6 +33,7 @@ THREE = ("a", "b", "c")
 DRUGS, DIAGNOSES = [f"DR{i}" for i in range(10)], [f"DI{i}" for i in range(8)]
 DPEM = 'name = "dpem"\nplanning_size = 1000\nrank = 2\nrounds = 2\naggregation = "masked"'
 SUMALS = 'name = "sumals"\nrank = 1\nrounds = 1\naggregation = "{}"'
+LOCALTF = 'name = "localtf"\nrank = 1\nrounds = 1\nzeros = "missing"\nsaturation = 13\naggregation = "masked"'
 LATENT = 'name = "latentclass"\nn_components = 2\naggregation = "masked"\n'
 FIRST_HIV = '[cohort]\nfirst = {diagnosis = ["DIHIV"]}\n'
 SECRET_DAY = date(2023, 5, 17)
@@ -153,6 +154,33 @@ def test_transcript_of_two_exact_studies_does_not_give_away_one_hospital(tmp_pat
     if every is None:
         pytest.fail("the first study was refused")
     assert fewer is None or {code: every[code] - fewer[code] for code in truth} != truth, (every, fewer)
+
+
+@pytest.mark.parametrize(
+    ("method", "privacy"),
+    [
+        (LOCALTF, 'level = "entry"\nepsilon = 20\nclip = 0.1'),
+        (DPEM, "epsilon = 60.0"),
+    ],
+    ids=["entry level", "above 20"],
+)
+def test_transcript_of_two_studies_with_noise_that_hides_no_patient_does_not_give_away_one_hospital(
+    tmp_path: Path, method: str, privacy: str
+) -> None:
+    world = Records(
+        tmp_path, {n: {"events": visits(n, 40)} for n in FOUR}, policy="max_epsilon_total = 200\nmax_exact = 9"
+    )
+    data, tail = world.tensor("s", DRUGS, DIAGNOSES), f"[privacy]\n{privacy}\n"
+
+    def study(name: str, sites: tuple[str, ...]) -> Transcript:
+        order = world.order(name, method, "deadline = 5\n", data=data, tail=tail)
+        return Transcript(world, world.among(order, sites))
+
+    assert study("every", FOUR).outcome() is not None
+    fewer = study("fewer", THREE)
+    assert fewer.outcome() is None, "the difference of the two is the fourth hospital, with noise for one entry only"
+    assert fewer.totals == []
+    assert set(fewer.words().values()) == {("refused", "overlap")}
 
 
 def test_transcript_of_an_exact_study_does_not_show_one_hospitals_part(tmp_path: Path) -> None:

@@ -26,9 +26,9 @@ from polyclinic import __version__
 from polyclinic.config import Study, TimeRule
 from polyclinic.config.sections import PrivacyAsked, StudyRule
 from polyclinic.errors import ConfigError, MessageRefused, PolicyRefusal
-from polyclinic.privacy.guarantee import formal, noisy
+from polyclinic.privacy.guarantee import exact, formal, noisy
 from polyclinic.protocol.aggregators import facts_of
-from polyclinic.protocol.interfaces import COORDINATOR, Roster, least_threshold
+from polyclinic.protocol.interfaces import COORDINATOR, Roster, Step, least_threshold
 from polyclinic.protocol.wire.sealed import Identity, digest
 from polyclinic.records.events.codes import KNOWN
 from polyclinic.tensors.axis import Axis, public_axis
@@ -107,6 +107,13 @@ class StudyOrder:
         """Whether the study claims a patient-level theorem: then its messages do not depend on records."""
         asked = self.study.get("privacy")
         return formal(PrivacyAsked.model_validate(asked) if asked else None, listed=self.listed)
+
+    def hides(self, step: Step) -> bool:
+        """Whether the noise of a sum hides a patient. If not, all sums are taken over one list of sites.
+
+        Noise at entry level, or for an epsilon above the largest of a formal study, hides no patient.
+        """
+        return self.formal and not exact(step)
 
     def _rule(self) -> StudyRule:
         return StudyRule.model_validate({"name": "any", **self.study["study"]})

@@ -209,7 +209,7 @@ class Coordinator(SiteRegistry):
         while True:
             sites = yield from self.roster(step)
             self.save()  # the attempt is on disk before the first message: a crash never reuses it
-            roster = self.order.roster(sites, self.attempt, paid=step.hides)
+            roster = self.order.roster(sites, self.attempt, paid=self.order.hides(step))
             roster = c.roster = replace(roster, chain=c.chain)
             side = self.adder.exchange(COORDINATOR, roster, step, None)
             attempt = Attempt(self, sites, side, step)
@@ -228,7 +228,7 @@ class Coordinator(SiteRegistry):
         if step.counts:
             for site in entered:
                 c.traffic.payload(site, c.payload(step))
-        if self.order.secure and not step.hides:
+        if self.order.secure and not self.order.hides(step):
             self.counted = tuple(sorted(entered))
         self.taken(opened, c.public)
 
@@ -260,7 +260,8 @@ class Coordinator(SiteRegistry):
         changes, so that of a site that left would be the difference of two totals, to three digits.
         """
         begin = self.now
-        choose = self._quorum if step is not None and not (self.order.secure and not step.hides) else self._everyone
+        same = step is None or (self.order.secure and not self.order.hides(step))
+        choose = self._everyone if same else self._quorum
         while (sites := choose(over=self.now - begin > self.order.deadline)) is None:
             yield
         return sites

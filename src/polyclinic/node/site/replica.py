@@ -140,7 +140,7 @@ class SiteReplica:
                     opened = self._checked(opened, step)
                     if not fold.follow(opened, step, ask.agreed.get(str(opened.number))):
                         return StateMismatch(fold.number)
-                if self.order.secure and not step.hides:
+                if self.order.secure and not self.order.hides(step):
                     self.mark.counted = tuple(sorted(opened.entered))
                 if mine is not None:
                     self.mark.committed, self.mark.prepared = mine, None
@@ -176,7 +176,9 @@ class SiteReplica:
             made = signed[0] if signed else Promise(opened.attempt, members, sites=len(sites))
             if made.sites != len(sites):  # the unit of the words, which the tag does not cover
                 raise ProtocolMismatch(f"sum {opened.number}: another roster than that of the attempt signed here")
-            share = self.context.adder.noise_share(self.order.roster(sites, opened.attempt, paid=step.hides))
+            share = self.context.adder.noise_share(
+                self.order.roster(sites, opened.attempt, paid=self.order.hides(step))
+            )
             opened = replace(opened, total=read(step, share, opened.words, made, checked=bool(signed)))
         order, adds = self.order, self.context.adder.adds
         opened.check(step, order.sites, order.least, adds=adds)

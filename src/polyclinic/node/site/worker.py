@@ -267,7 +267,7 @@ class SiteStudy(SiteReplica):
             raise PolicyRefusal(
                 f"step {step.name!r} asks for {step.size:,} numbers; this site allows {context.max_numbers:,}"
             )
-        exact = order.secure and not step.hides
+        exact = order.secure and not order.hides(step)
         if exact and set(sites) != set(self.mark.counted):
             raise MessageRefused(
                 f"an exact secure sum over {len(sites)} sites, {len(self.mark.counted)} were in the one before: a site that is "
@@ -275,7 +275,7 @@ class SiteStudy(SiteReplica):
             )
         if exact:  # without a coordinator there is no later moment at which the list is fixed
             context.counts(sites, order.peers)
-        roster = replace(order.roster(sites, ask.attempt, paid=step.hides), chain=fold.chain)
+        roster = replace(order.roster(sites, ask.attempt, paid=order.hides(step)), chain=fold.chain)
         if isinstance(fold, CoordinatorState):
             fold.roster = roster
         if order.secure:
