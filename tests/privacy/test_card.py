@@ -15,7 +15,7 @@ from polyclinic.privacy.accounting.accountant import Gaussian, calibrate, epsilo
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import Card, central_card
 from polyclinic.privacy.card.card import make_card as from_lines
-from polyclinic.privacy.card.release_history import ReleaseHistory
+from polyclinic.privacy.card.release_history import Certified, ReleaseHistory
 from polyclinic.privacy.facts import MethodFacts
 from polyclinic.privacy.release import Release, Step
 from polyclinic.protocol.aggregators import facts_of
@@ -226,6 +226,19 @@ def test_codes_that_were_paid_for_elsewhere_are_not_called_formal() -> None:
     card = make_card("dpem", private(), axes=axes, privacy=Privacy(1.0))  # type: ignore[arg-type]
     assert card.guarantee == "heuristic"
     assert any("'diagnosis'" in r and "not in this epsilon" in r for r in card.reasons)
+
+
+@pytest.mark.parametrize(("asked", "guarantee"), [(20.0, "formal"), (25.0, "heuristic")])
+def test_a_card_between_hosts_is_formal_only_where_messages_do_not_depend_on_records(
+    asked: float, guarantee: str
+) -> None:
+    certified = Certified(("east",), of=1, needed=1)
+    card = make_card("dpem", private(asked), privacy=Privacy(asked), certified=certified)
+    assert card.guarantee == guarantee
+    assert any("up to 20" in r for r in card.reasons) == (guarantee != "formal")
+    assert make_card("dpem", private(asked), privacy=Privacy(asked)).guarantee == "formal", (
+        "in one process nobody answers"
+    )
 
 
 def test_a_site_that_was_not_in_every_exact_sum_is_named() -> None:

@@ -24,6 +24,7 @@ from polyclinic.privacy.accounting.charge import Charge, events_for
 from polyclinic.privacy.accounting.mechanisms import NOT_PRIVATE
 from polyclinic.privacy.card.release_history import VOCABULARY, ReleaseHistory
 from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
+from polyclinic.privacy.guarantee import FORMAL, formal
 from polyclinic.privacy.release import Adjacency
 from polyclinic.safe_text import one_line
 
@@ -82,11 +83,6 @@ class Card:
     audit: Mapping[str, object] | None = None
     books: str = ""
     agreement: str = ""
-
-    @property
-    def tight(self) -> float | None:
-        """The same as ``epsilon``: the tight value, next to ``claimed``."""
-        return self.epsilon
 
     @property
     def headline(self) -> str:
@@ -152,7 +148,7 @@ class Card:
     def to_dict(self) -> dict[str, object]:
         """Plain values."""
         value = asdict(self)
-        return {**value, "tight": self.tight, "headline": self.headline}
+        return {**value, "tight": self.epsilon, "headline": self.headline}
 
     def to_json(self) -> str:
         """The card as JSON."""
@@ -246,6 +242,7 @@ class _Evidence:
         self.each = not self.sums or any(s.reveals == "each" for s in self.sums)
         self.entry = any(c.adjacency == "entry" for c in self.paid)
         self.adjacency: Adjacency = "entry" if self.entry else "patient"
+        self.between_hosts = happened.signed is not None or happened.certified is not None
 
     def epsilon(self, delta: float) -> float:
         """That of the site which paid most."""
@@ -274,6 +271,10 @@ UNPROVEN: Final[tuple[tuple[Callable[[_Evidence], list[str]], str], ...]] = (
     (
         lambda e: [] if e.happened.vocabulary else e.axes("paid"),
         "the list of codes of {} was charged in a run whose ledger lines are not here: its cost is not in this epsilon",
+    ),
+    (
+        lambda e: [e.happened.method] if e.between_hosts and not formal(e.happened.asked) else [],
+        f"the study asked for no patient-level epsilon up to {FORMAL:g}, so its hospitals' messages and refusals may depend on records",
     ),
 )
 
