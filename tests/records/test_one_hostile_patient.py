@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gzip
 import json
 import sqlite3
 from collections.abc import Callable
@@ -15,6 +16,7 @@ import pytest
 from polyclinic.config import Node, Study
 from polyclinic.records.ingest import Ingested, ingest
 from polyclinic.records.preflight import check
+from polyclinic.records.sources.csv_files import RETURNS
 
 PEOPLE = range(900_001, 900_021)
 DAY = "2020-01-02"
@@ -228,7 +230,7 @@ def others(result: Ingested) -> dict[str, object]:
         covariates = {} if site.people is None else {k: v[n] for k, v in site.people.columns.items()}
         label = None if site.labels is None else float(site.labels[n])
         out[name] = (one.coords.tolist(), one.values.tolist(), label, covariates)
-    return {k: v for k, v in out.items() if "bad" not in k}
+    return {k: v for k, v in out.items() if "bad" not in k and k != "900999"}
 
 
 @pytest.fixture(scope="module")
@@ -336,6 +338,28 @@ def test_one_hostile_patient_changes_nobody_else_in_a_matrix(tmp_path: Path, wha
     clean = values(b"")
     assert len(clean) == len(PEOPLE)
     assert values({**FEATURES, ALL: b"".join(FEATURES.values())}[what]) == clean
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+@pytest.mark.parametrize(
+    "line", [b"900999,1,2020-01-02,drug,200\r", b"\r\r\r\n", b"900999,1\r,2020-01-02,drug,200\r\r\n"]
+)
+def test_a_carriage_return_without_a_line_feed_changes_nobody_else(tmp_path: Path, line: bytes, ending: str) -> None:
+    def written(name: str, *more: bytes) -> dict[str, Any]:
+        tables = {k: v.replace(b"\n", b"\r\n") for k, v in files().items()}
+        header, *rows = tables["events"].splitlines(keepends=True)
+        text = b"".join([header, *rows[:9], *more, *rows[9:]])
+        (tmp_path / name).mkdir()
+        (tmp_path / name / f"events.{ending}").write_bytes(gzip.compress(text) if ending == "csv.gz" else text)
+        (tmp_path / name / "labels.csv").write_bytes(tables["labels"])
+        return {"kind": "files", "events": f"events.{ending}", "labels": "labels.csv"}
+
+    plain, hostile = (
+        read(tmp_path / name, written(name, *more)) for name, more in (("plain", []), ("hostile", [line]))
+    )
+    assert others(hostile) == others(plain)
+    assert hostile.skipped[RETURNS] >= 1
+    assert RETURNS not in plain.skipped
 
 
 def test_an_unclosed_quotation_mark_is_told_to_the_owner(tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import csv
 import gzip
+import tempfile
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
+from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Final
 
@@ -15,6 +17,7 @@ DELIMITERS: Final = ",;\t|"
 SAMPLE: Final = 1 << 20  # bytes that are looked at for the encoding
 # A formal study leaves out a line that is too short, too long or no text, and counts it; any other refuses the file.
 SKIP: Final = "strict_mode = false, store_rejects = true, rejects_limit = 0, parallel = false"
+RETURNS: Final = "carriage returns without a line feed: each was read as the end of a line"
 
 
 def csv_rows(con: Connection, path: Path, *, skip_faulty: bool, named: bool = False) -> str:
@@ -23,6 +26,7 @@ def csv_rows(con: Connection, path: Path, *, skip_faulty: bool, named: bool = Fa
     Quotes are doubled inside a cell, as in MIMIC-IV (mimic-code#1881).
     """
     encoding = _encoding(path, header_only=skip_faulty)
+    path = _without_lone_returns(con, path, encoding) if skip_faulty else path
     lines = csv_lines([path], encoding)
     row = con.execute(f"SELECT line FROM {lines} LIMIT 1").fetchone()
     if skip_faulty:  # a closed cell may hold line breaks, so no line can be judged alone: the owner is told
@@ -43,6 +47,36 @@ def csv_rows(con: Connection, path: Path, *, skip_faulty: bool, named: bool = Fa
     )
 
 
+def _without_lone_returns(con: Connection, path: Path, encoding: str) -> Path:
+    """Return the file, or a copy in which a carriage return alone ends a line.
+
+    The engine takes it for half of a line end, and the first cells of the next line, which is another patient's, are lost.
+    """
+    if path.name.lower().endswith(".zst"):
+        return path
+    with _opened(path) as file:
+        pieces = iter(lambda: file.read(SAMPLE), b"")
+        returns, pairs, ends, last = 0, 0, 0, b""
+        for piece in pieces:
+            returns, ends = returns + piece.count(b"\r"), ends + piece.count(b"\n")
+            pairs += (last + piece).count(b"\r\0\n" if encoding == "utf-16" else b"\r\n")
+            last = piece[-2:] if encoding == "utf-16" else piece[-1:]
+    if returns == pairs or not ends:  # or lines that all end with a carriage return
+        return path
+    (spill,) = con.execute("SELECT current_setting('temp_directory')").fetchone() or ("",)
+    copy = Path(tempfile.mkdtemp(dir=Path(spill).parent)) / path.parent.name / path.name.lower().removesuffix(".gz")
+    copy.parent.mkdir()
+    with _opened(path) as file, open(copy, "w", encoding=encoding, errors="surrogateescape", newline="") as out:
+        for line in TextIOWrapper(file, encoding, errors="surrogateescape", newline="\n"):
+            out.write(line.replace("\r\n", "\n").replace("\r", "\n"))
+    note_skipped(con, RETURNS, returns - pairs)
+    return copy
+
+
+def _opened(path: Path) -> gzip.GzipFile | BufferedReader:
+    return gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb")
+
+
 def csv_lines(paths: list[Path], encoding: str = "utf-8") -> str:
     """Relation of the lines of text files: the column ``line``. A line that is no text or above 16 MB is left out."""
     files = ", ".join(literal(str(p)) for p in paths)
@@ -57,7 +91,7 @@ def _encoding(path: Path, *, header_only: bool) -> str:
     if path.name.lower().endswith(".zst"):
         return "utf-8"
     try:
-        with gzip.open(path) if path.name.lower().endswith(".gz") else open(path, "rb") as file:
+        with _opened(path) as file:
             sample = file.read(SAMPLE)
     except (OSError, EOFError) as e:
         raise DataError(
