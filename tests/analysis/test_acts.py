@@ -207,6 +207,27 @@ def test_counts_of_a_hospital_leave_only_where_its_owner_shows_them(sites: list[
         assert sum(row["patients"] is None for row in table if row["phenotype"] == r) != 1
 
 
+@pytest.mark.parametrize(
+    ("carriers", "left_out"),
+    [
+        ([30, 6, 4, 40], {"a", "b", "c"}),  # b and c are left out by their owners: together 10 of 80
+        ([30, 0, 5, 40], {"a", "c"}),  # c alone, and b has none
+        ([96, 60, 50, 20], {"a", "d"}),  # 4 of a's 100 do not have it
+        ([96, 94, 50, 20], {"a", "b", "d"}),  # 10 of 200
+    ],
+)
+def test_counts_of_hospitals_that_are_left_out_are_not_few_together(carriers: list[int], left_out: set[str]) -> None:
+    def shares(site: pc.Site) -> np.ndarray:
+        return np.arange(100)[:, None] < carriers["abcd".index(site.name)]
+
+    cells = np.array([[i, 0, 0] for i in range(100)])
+    sites = [pc.Site(n, pc.SparseTensor(cells, np.ones(100), (100, 1, 1)), counted=11) for n in "abcd"]
+    act = Prevalence(model=Projector([np.ones((1, 1)), np.ones((1, 1))], shares))
+    table = act.by_hospital(run(act, sites).public)
+    assert table is not None
+    assert {r["hospital"] for r in table if r["patients"] is None} == left_out
+
+
 def test_a_code_that_three_patients_have_is_hidden_and_one_of_two_hundred_is_not() -> None:
     coords, n = [], 400
     for i in range(n):

@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
+from scipy.optimize import linprog
 
 import polyclinic as pc
 from polyclinic.errors import DataError
@@ -42,6 +43,41 @@ def test_no_hidden_cell_follows_from_its_line(rows: Any) -> None:
         if hidden.any() and not hidden.all():
             assert hidden.sum() > 1
             assert values[hidden].sum() >= 11
+
+
+def _bounds(full: np.ndarray, hide: np.ndarray, at: tuple[int, int]) -> tuple[float, float]:
+    """What a reader can compute of a hidden cell: by linear programming over all tables with the shown cells and totals."""
+    places = [tuple(p) for p in np.argwhere(hide)]
+    sides, rhs = [], []
+    for t, m in ((full, hide), (full.T, hide.T)):
+        for k, (values, hidden) in enumerate(zip(t, m)):
+            signs = np.append(np.ones(len(values) - 1), -1.0)
+            cells = {(k, j) if t is full else (j, k): signs[j] for j in np.flatnonzero(hidden)}
+            sides.append([cells.get(p, 0.0) for p in places])
+            rhs.append(-float((signs * values)[~hidden].sum()))
+    goal = np.array([float(p == at) for p in places])
+    ends = [linprog(sign * goal, A_eq=sides, b_eq=rhs, bounds=(0, None)) for sign in (1, -1)]
+    low, high = (np.inf if e.status == 3 else sign * e.fun for e, sign in zip(ends, (1, -1)))
+    return float(low), float(high)
+
+
+@settings(max_examples=40, deadline=None)
+@example([[0, 30, 0, 9], [0, 12, 15, 2], [9, 30, 2, 9]])
+@example([[0, 60, 0, 0, 5], [5, 15, 0, 0, 30], [12, 2, 0, 0, 60], [9, 12, 0, 0, 60], [60, 15, 12, 9, 12]])
+@given(
+    st.lists(
+        st.lists(st.sampled_from([0, 0, 1, 2, 5, 9, 12, 15, 30, 60]), min_size=4, max_size=4), min_size=3, max_size=4
+    )
+)
+def test_no_hidden_cell_follows_from_all_lines_together(rows: Any) -> None:
+    table = np.array(rows)
+    hide = suppress(table)
+    full = np.pad(table, ((0, 1), (0, 1))).astype(float)
+    full[:-1, -1] = table.sum(1)
+    full[-1] = full[:-1].sum(0)
+    for i, j in np.argwhere(hide & (full > 0) & (full < 11)):
+        low, high = _bounds(full, hide, (i, j))
+        assert low < high - 1e-6, (rows, (i, j), low)
 
 
 @pytest.mark.parametrize("bad", [[-1, 2], [float("nan")], [[[1]]]])

@@ -177,17 +177,20 @@ class Prevalence(Analysis):
         ]
         return Table(["phenotype", "patients", "share", "low", "high", "effective"], rows)
 
-    def by_hospital(self, public: PrevalencePublic) -> Table | None:
+    def by_hospital(self, public: PrevalencePublic, minimum: int = 11) -> Table | None:
         """Patients with each phenotype at the hospitals whose owners show it; None where no owner does.
 
-        Where one hospital alone is left out of a phenotype, the smallest other one is, too: with the total it would follow.
+        With the totals, the hospitals that are left out of a phenotype are known together. Where they have few patients with it
+        or without it, or are one hospital, the smallest other one is left out, too.
         """
         counts = np.where(public.hospitals > 0, public.hospitals - 1, np.nan)
         if np.isnan(counts).all():
             return None
-        for column in counts.T:
-            if len(column) > 1 and np.isnan(column).sum() == 1:
-                column[np.nanargmin(column)] = np.nan
+        everybody = float(public.n.sum())
+        sizes = counts[:, -1].copy()
+        for column, total in zip(counts.T, (*public.carriers, everybody)):
+            while _few_left(column, sizes, total, everybody, minimum):
+                column[np.nanargmin(np.where(column == 0, 2 * PATIENTS, column))] = np.nan  # a 0 hides least: last
         cells = [[None if np.isnan(x) else int(x) for x in row] for row in counts]
         rows = [[name, r, row[r], row[-1]] for name, row in zip(public.sites, cells) for r in range(len(row) - 1)]
         return Table(["hospital", "phenotype", "patients", "of"], rows)
@@ -210,6 +213,16 @@ class Prevalence(Analysis):
             mask[top, np.arange(f.shape[1])] = enough & ((two_hold(w, e) > DOMINANT) == dominated)
             out.append(mask)
         return tuple(out)
+
+
+def _few_left(column: Array, sizes: Array, total: float, everybody: float, minimum: int) -> bool:
+    """Whether hospitals that are left out of a column are one, or are known to have few patients with or without it."""
+    out = np.isnan(column)
+    if not out.any() or out.all():
+        return False
+    carry = total - np.nansum(column)
+    others = everybody - sizes[~out].sum() - carry  # NaN where a size is not shown
+    return bool(out.sum() == 1 or 0 < carry < minimum or 0 < others < minimum)
 
 
 def two_hold(weight: Array, eighth: Array) -> Array:

@@ -15,7 +15,7 @@ def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
 
     A count from 1 to ``minimum`` - 1 is hidden. Where totals of rows and columns are shown, one hidden cell in a line
     could be computed from the rest, and so could several that together stay below ``minimum``; then the smallest
-    other cell of that line is hidden too, until no line gives one away.
+    other cell of that line is hidden too, until no line gives one away, and all lines together do not, either.
 
     Parameters
     ----------
@@ -41,9 +41,14 @@ def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
     full[:-1, -1] = table.sum(1)
     full[-1] = full[:-1].sum(0)
     hide = (full > 0) & (full < minimum)
-    while any(_hide_one_more(v, h, minimum) for v, h in [*zip(full, hide), *(() if line else zip(full.T, hide.T))]):
+    if line:
+        while _hide_one_more(full[0], hide[0], minimum):
+            pass
+        return np.asarray(hide[0])
+    lines = [*zip(full, hide), *zip(full.T, hide.T)]
+    while any(_hide_one_more(v, h, minimum) for v, h in lines) or _hide_beside_given_away(full, hide, minimum):
         pass
-    return hide[0] if line else hide
+    return hide
 
 
 def _hide_one_more(values: NDArray[np.float64], hidden: NDArray[np.bool_], minimum: int) -> bool:
@@ -54,6 +59,38 @@ def _hide_one_more(values: NDArray[np.float64], hidden: NDArray[np.bool_], minim
     # zeros say nothing by being hidden; the smallest count above zero does least harm
     hidden[min(shown.tolist(), key=lambda i: (values[i] == 0, values[i], i))] = True
     return True
+
+
+def _hide_beside_given_away(full: NDArray[np.float64], hide: NDArray[np.bool_], minimum: int) -> bool:
+    """Hide the smallest shown cell in line with a small count that the table gives away; whether there was one."""
+    for i, j in np.argwhere(hide & (full > 0) & (full < minimum)):
+        beside = [*((i, k) for k in np.flatnonzero(~hide[i])), *((k, j) for k in np.flatnonzero(~hide[:, j]))]
+        if beside and _given_away(full, hide, i, j):
+            hide[min(beside, key=lambda at: (full[at] == 0, full[at], at))] = True
+            return True
+    return False
+
+
+def _given_away(full: NDArray[np.float64], hide: NDArray[np.bool_], row: int, column: int) -> bool:
+    """Whether what is shown leaves one value for a hidden cell (Gusfield 1988, a graph theoretic approach to data security).
+
+    Rows and columns are nodes. A hidden cell is an edge along which its count may grow, and back along which it may shrink if it
+    is not 0. A total grows where a cell shrinks. The count is fixed if no path of other cells can make up for a change of it.
+    """
+    rows, columns = full.shape
+    is_total = (np.arange(rows) == rows - 1)[:, None] ^ (np.arange(columns) == columns - 1)
+    graph = np.zeros((rows + columns,) * 2, bool)
+    graph[:rows, rows:] = hide & (~is_total | (full > 0))
+    graph[rows:, :rows] = (hide & (is_total | (full > 0))).T
+    graph[row, rows + column] = graph[rows + column, row] = False
+
+    def path(start: int, end: int) -> bool:
+        met = np.arange(len(graph)) == start
+        while not met[end] and (further := met | graph[met].any(0)).sum() > met.sum():
+            met = further
+        return bool(met[end])
+
+    return not (path(row, rows + column) or path(rows + column, row))
 
 
 def hide_given_away(

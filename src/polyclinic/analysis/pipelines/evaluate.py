@@ -184,7 +184,7 @@ def findings_of(
                 patients = int(public.n.sum())
                 carriers = act.prevalence(public)
                 values["prevalence"] = hidden_counts(carriers, patients, plan.minimum)
-                values["by_hospital"] = act.by_hospital(public)
+                values["by_hospital"] = act.by_hospital(public, plan.minimum)
                 values["carried"] = tuple(bool(c >= plan.minimum) for c in public.carriers)
                 if act.params.support:
                     values |= {"shown": act.shown(public, plan.minimum), "held": act.held(public, plan.minimum)}
