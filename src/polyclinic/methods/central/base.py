@@ -43,16 +43,15 @@ class Central(Factorization[WP]):
     stability_
         Mean factor match score between the kept start and the others. 1: all starts agree. None: one start. Do not report a
         model that changes with the seed. Agreement of starts is not evidence by itself (use :func:`polyclinic.replicate`).
-    phenotypes_
-        Table of codes, weights and shares of every phenotype.
+    phenotypes_, result_
+        Table of codes, weights and shares of every phenotype, and the model as a value (:class:`polyclinic.Phenotypes`), which
+        can be saved and applied elsewhere. ``phenotypes_.where(phenotype=0)`` is one phenotype.
     factors_
         One (codes, R) array per feature mode. Columns have length 1 and are in order of weight.
     weights_
         (R,) total weight of each phenotype, largest first.
     memberships_
         Site -> (patients, R) weights of each patient on each phenotype.
-    result_
-        The model as a value (:class:`polyclinic.Phenotypes`).
     """
 
     name = "central"

@@ -152,16 +152,15 @@ class FittedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
 
     Attributes
     ----------
-    phenotypes_
-        Table of codes, weights and shares of every phenotype. ``phenotypes_.where(phenotype=0)`` is one of them.
+    phenotypes_, result_
+        Table of codes, weights and shares of every phenotype, and the model as a value (:class:`polyclinic.Phenotypes`), which
+        can be saved and applied elsewhere. ``phenotypes_.where(phenotype=0)`` is one phenotype.
     factors_
         One (codes, R) array per feature mode. Columns have length 1 and are in order of weight.
     weights_
         (R,) total weight of each phenotype, largest first.
     memberships_
         Site -> (patients, R) weights of each patient on each phenotype. They never leave the site.
-    result_
-        The model as a value (:class:`polyclinic.Phenotypes`), which can be saved and applied elsewhere.
     privacy_
         The privacy card: guarantee, assumptions, what each party saw.
     traffic_
