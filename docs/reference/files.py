@@ -10,6 +10,7 @@ from typing import Any
 from polyclinic.privacy.gate.owner_rules import LedgerRule
 from polyclinic.privacy.policy.policy import Policy
 from polyclinic.config import Node, Study
+from polyclinic.config.source import Source
 from polyclinic.config.toml import section_in
 
 PAGE = Path(__file__).with_suffix(".md")
@@ -75,6 +76,13 @@ def reference() -> str:
             doc = re.sub(r"^``[^`]*``(, [^:]*)?: ", "", (section.__doc__ or "").strip().splitlines()[0])
             lines += ["", f"### `{title}`", "", doc[0].upper() + doc[1:], "", *HEAD]
             lines += [_row(key, f) for key, f in section.model_fields.items()]
+            for inner in (section_in(f.annotation) for f in section.model_fields.values()):
+                if inner is None or inner is Source:
+                    continue
+                heading, _, doc = (inner.__doc__ or "").strip().splitlines()[0].strip("`").partition("``")
+                doc = doc.lstrip(": ")
+                lines += ["", f"### `{heading}`", "", doc[0].upper() + doc[1:], "", *HEAD]
+                lines += [_row(key, f) for key, f in inner.model_fields.items()]
     return "\n".join(lines) + "\n"
 
 

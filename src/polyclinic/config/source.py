@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from typing import Any, Final, Literal, Self, get_args
+from typing import Annotated, Any, Final, Literal, Self, get_args
 
-from pydantic import ConfigDict, Field, field_validator, model_validator
+from pydantic import ConfigDict, Discriminator, Field, Tag, field_validator, model_validator
 
 from polyclinic.config.toml import TomlSection
 from polyclinic.plugins import did_you_mean, plugged
@@ -21,6 +21,19 @@ class WideKind(TomlSection):
     columns: tuple[str, ...] = Field(min_length=1, description="The columns.")
     code: Literal["value", "column"] = Field("value", description="The code is the cell's value or the column's name.")
     without: tuple[str, ...] = Field((), description="Values that mean 'did not happen', e.g. No.")
+
+
+class TableRule(TomlSection):
+    """``[[source.tables]]``: one of several tables of a source of kind files."""
+
+    file: str = Field(description="CSV or Parquet; a folder or pattern, too.")
+    key: str | None = Field(
+        None,
+        description="Column that both have: events get the columns of the row with their key. Without: rows are events.",
+    )
+    columns: dict[str, str] = Field(
+        default_factory=dict, description="Name in the source -> name in this table, or '=text'."
+    )
 
 
 class Source(TomlSection):
@@ -50,7 +63,12 @@ class Source(TomlSection):
     )
     password: str | None = Field(None, description="Of the database: env:NAME or file:PATH.")
     db_schema: str | None = Field(None, alias="schema", description="omop: schema of the tables.")
-    tables: dict[str, str] = Field(default_factory=dict, description="Standard table name -> name here.")
+    tables: Annotated[
+        Annotated[dict[str, str], Tag("names")] | Annotated[tuple[TableRule, ...], Tag("several")],
+        Discriminator(lambda value: "names" if isinstance(value, dict) else "several"),
+    ] = Field(
+        default_factory=dict, description="Standard table name -> name here. files: several tables, [[source.tables]]."
+    )
     codes: Literal["standard", "source"] = Field(
         "standard", description="omop: standard concepts or source codes; eicu: ICD-9, or (source) diagnosisstring."
     )
@@ -64,6 +82,16 @@ class Source(TomlSection):
 
     model_config = ConfigDict(frozen=True, extra="forbid", populate_by_name=True)
 
+    @property
+    def table_names(self) -> dict[str, str]:
+        """Standard table name -> name here."""
+        return self.tables if isinstance(self.tables, dict) else {}
+
+    @property
+    def parts(self) -> tuple[TableRule, ...]:
+        """The tables of a source of several."""
+        return () if isinstance(self.tables, dict) else self.tables
+
     @field_validator("kind")
     @classmethod
     def _known(cls, value: str) -> str:
@@ -75,6 +103,8 @@ class Source(TomlSection):
 
     @model_validator(mode="after")
     def _own_keys(self) -> Self:
+        if self.parts and self.kind != "files":
+            raise ValueError(f"[[source.tables]] are of a source of kind 'files', this one is {self.kind!r}")
         if self.options and self.kind in BUILT_IN:
             raise ValueError(f"options are of a plugged-in source, {self.kind} has its keys in [source] itself")
         return self

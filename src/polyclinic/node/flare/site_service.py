@@ -44,6 +44,7 @@ def data_there(node: Node) -> Probe:
     if source.url:
         return password_unset(node) or _database(node)
     named = {k: getattr(source, k) for k in ("events", "labels", "features", "folder", "database")}
+    named |= {f"tables[{n}].file": t.file for n, t in enumerate(source.parts)}
     away = [f"{k} = {v!r}" for k, v in named.items() if v and not _found(node.path(v))]
     if away:
         return Probe("data", "fault", f"the data are not there: {', '.join(away)}", TODO, exit=3)

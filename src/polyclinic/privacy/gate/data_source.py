@@ -46,13 +46,13 @@ def places_of(node: Node) -> tuple[str, ...]:
     ('postgresql://db.local:5432/ehr cdm.person',)
     """
     s, found = node.source, set()
-    for name in (s.events, s.features, s.folder, s.database):
+    for name in (s.events, s.features, s.folder, s.database, *(t.file for t in s.parts)):
         if name is None:
             continue
         path = node.path(name)
         pattern = any(c in path.name for c in "*?[")
         found |= {str(p.resolve()) for p in (path.parent.glob(path.name) if pattern else (path,))}
-    people = next((s.tables[t] for t in PEOPLE if t in s.tables), "person")
+    people = next((s.table_names[t] for t in PEOPLE if t in s.table_names), "person")
     if s.url is not None:
         found.add(f"{_database(secret(s.url, node.folder))} {s.db_schema or 'public'}.{people}".lower())
     if s.options:  # of a plugged-in source: what is in them is not known, it may be a secret

@@ -70,7 +70,7 @@ def _copy(own: Connection, node: Node, sql: str, push: Push) -> None:
     columns = " ".join(sorted(set(map(str.lower, COLUMN.findall(sql))) - {"person_id"}))
     names = sorted(set(map(str.lower, TABLE.findall(sql))))
     tables = [_table(name, columns) for name in names]
-    mapped = {k: v for k, v in node.source.tables.items() if k in names}
+    mapped = {k: v for k, v in node.source.table_names.items() if k in names}
     open_tables(own, node.with_source(tables=mapped), tables, push if push.optout else None)
     own.execute("CREATE SCHEMA cdm")
     for t in tables:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
+from typing import NamedTuple
 
 from polyclinic.config import Node
+from polyclinic.config.source import TableRule
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.databases.engine import Connection, identifier, literal
+from polyclinic.records.databases.engine import Connection, identifier, literal, numbers, reading
 from polyclinic.records.sources.base import COLUMNS, OpenedSource
 from polyclinic.records.sources.date_formats import recognised, time_cell
 from polyclinic.records.sources.tables import describe, hash_of, open_file, quoted
@@ -21,16 +23,17 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     such column. ``wide`` describes kinds that are spread over several columns of one row (docs/howto/ingest.md).
     """
     source = node.source
-    if not source.events:
+    if not source.events and not any(t.key is None for t in source.parts):
         raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
     label_columns: Mapping[str, str] = {}
     if source.labels:
         open_file(con, node.path(source.labels), "raw labels", skip_faulty=node.skip_faulty)
         label_columns = describe(con, "raw labels")
     _check_map(node, label_columns)
-    path = node.path(source.events)
-    cheap = open_file(con, path, "raw", skip_faulty=node.skip_faulty)
+    cheap = not source.parts and _open(con, node, source.events or "", "raw")
+    repeated = _joined(con, node) if source.parts else {}
     present = describe(con, "raw")
+    file = _name(node)
     faults: list[str] = []
     time = source.columns.get("time", "time")
     texts = not present.get(time, "DATE").startswith(("DATE", "TIMESTAMP"))
@@ -39,7 +42,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         node = node.with_source(time_format=recognised(con, times))
         source = node.source
     cells = {c: _column(c, node, present, faults) for c in COLUMNS}
-    faults += _missing_columns(node, path.name, present)
+    faults += _missing_columns(node, file, present)
     hints = []
     if faults:
         hints.append(f"the columns there are {', '.join(present)}; map them: columns = {{code = 'their_name'}}")
@@ -56,12 +59,116 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
         reason = "dropped" if {"origin", "dropped"} <= set(present) else "CAST(NULL AS VARCHAR)"
         events = f"SELECT 'events' AS origin, {columns}, {reason} AS dropped FROM raw"
         rows = {"events": "SELECT count(*) FROM raw"}
-    inputs = {"events": path.name}
-    if path.is_file():
-        inputs["events sha256"] = hash_of(path)
+    inputs = {"events": file}
+    for name in (source.events, *(t.file for t in source.parts)):
+        if name is not None and node.path(name).is_file():
+            inputs["events sha256" if name == source.events else f"{name} sha256"] = hash_of(node.path(name))
     birth = source.columns.get("birth", "birth")
     births = _births(quoted(birth), cells["patient_id"]) if birth in present else None
-    return OpenedSource(events, rows, _visits(node, cells, present), cheap, inputs, labels, births=births)
+    return OpenedSource(
+        events, rows, _visits(node, cells, present), cheap, inputs, labels, births=births, repeated=repeated
+    )
+
+
+def _open(con: Connection, node: Node, name: str, view: str) -> bool:
+    return open_file(con, node.path(name), view, skip_faulty=node.skip_faulty)
+
+
+def _name(node: Node) -> str:
+    """What the event table is called in an error."""
+    return node.path(node.source.events).name if node.source.events else node.source.parts[0].file
+
+
+def _joined(con: Connection, node: Node) -> dict[str, int]:
+    """Make ``raw`` of several tables: rows of events below each other, then the columns of the others by their keys."""
+    own = (TableRule(file=node.source.events),) if node.source.events else ()
+    parts = [_part(con, node, rule, f"raw {n}") for n, rule in enumerate((*own, *node.source.parts))]
+    events = [p for p in parts if p.rule.key is None]
+    rows = _Part(events[0].rule, " UNION ALL BY NAME ".join(p.query for p in events), {})
+    for p in events:
+        rows.columns.update({c: n for c, n in p.columns.items() if c not in rows.columns})
+    others = [p for p in parts if p.rule.key is not None]
+    repeated: dict[str, int] = {}
+    while others:
+        part = next((p for p in others if str(p.rule.key).lower() in rows.columns), None)
+        if part is None:
+            raise DataError(
+                f"site {node.name!r}: no event has the key of {others[0].rule.file}: {others[0].rule.key!r}",
+                hint=f"the columns of events are {', '.join(rows.columns.values())}; rename theirs: columns = {{{others[0].rule.key} = 'theirs'}}",
+            )
+        others.remove(part)
+        rows, repeats = _with(con, node, rows, part)
+        repeated |= (
+            {f"rows of {part.rule.file} repeat a {part.rule.key}: one of each is used": repeats} if repeats else {}
+        )
+    with reading(f"site {node.name!r}, its tables"):
+        con.execute(f"CREATE OR REPLACE TABLE raw AS {rows.query}")
+    return repeated
+
+
+class _Part(NamedTuple):
+    """A table of several: its query, all cells text, and its columns by their lower-case names."""
+
+    rule: TableRule
+    query: str
+    columns: dict[str, str]
+
+
+def _part(con: Connection, node: Node, rule: TableRule, view: str) -> _Part:
+    """Open one table of several under the names that the source gives its columns."""
+    _open(con, node, rule.file, view)
+    present = describe(con, view)
+    missing = [c for c in rule.columns.values() if not c.startswith("=") and c not in present]
+    if rule.key is not None and rule.key not in (*rule.columns, *present):
+        missing.append(rule.key)
+    if missing:
+        raise DataError(
+            f"site {node.name!r}: {rule.file} lacks columns",
+            faults=[f"column {c} missing" for c in missing],
+            hint=f"the columns there are {', '.join(present)}; [[source.tables]] columns = {{{missing[-1]} = 'theirs'}}",
+        )
+    cells = {c: literal(x[1:]) if x.startswith("=") else quoted(x) for c, x in rule.columns.items()}
+    cells |= {c: quoted(c) for c in present if c.lower() not in {r.lower() for r in rule.columns}}
+    picked = ", ".join(f"CAST({sql} AS VARCHAR) AS {quoted(c)}" for c, sql in cells.items())
+    return _Part(rule, f"SELECT {picked} FROM {identifier(view)}", {c.lower(): c for c in cells})
+
+
+def _with(con: Connection, node: Node, rows: _Part, part: _Part) -> tuple[_Part, int]:
+    """The events with the columns of one more table, and how many of its rows repeat a key.
+
+    Where both name the patient, a row belongs to the events of that patient only: numbers of visits may begin anew with
+    each patient, and in a formal study nobody's row decides about the events of another.
+    """
+    key, patient = str(part.rule.key).lower(), node.source.columns.get("patient_id", "patient_id").lower()
+    by_patient = key != patient and patient in part.columns and (patient in rows.columns or node.skip_faulty)
+    group = [same_id(quoted(c)) for c in (key, *([patient] if by_patient else []))]
+    with reading(part.rule.file):
+        (repeats,) = numbers(
+            con,
+            f"SELECT count({group[0]}) - count(DISTINCT ({', '.join(group)})) FILTER ({group[0]} IS NOT NULL) FROM ({part.query})",
+        )
+    one = f"SELECT * FROM ({part.query}) p QUALIFY row_number() OVER (PARTITION BY {', '.join(group)} ORDER BY p::VARCHAR) = 1"
+    same = [f"{same_id(f'e.{quoted(key)}')} = {same_id(f't.{quoted(key)}')}"]
+    if by_patient and patient in rows.columns:
+        same.append(f"coalesce({same_id(f'e.{quoted(patient)}')} = {same_id(f't.{quoted(patient)}')}, true)")
+    cells = [
+        f"coalesce(e.{quoted(c)}, t.{quoted(c)}) AS {quoted(name)}" if c in part.columns else f"e.{quoted(name)}"
+        for c, name in rows.columns.items()
+    ]
+    cells += [f"t.{quoted(name)}" for c, name in part.columns.items() if c not in rows.columns]
+    query = f"SELECT {', '.join(cells)} FROM ({rows.query}) e LEFT JOIN ({one}) t ON {' AND '.join(same)}"
+    return _Part(rows.rule, query, {**part.columns, **rows.columns}), repeats
+
+
+def same_id(sql: str) -> str:
+    """An identifier as a text: a table that went through a spreadsheet or a data frame writes 123 as 123.0.
+
+    >>> import duckdb
+    >>> duckdb.sql(f"SELECT {same_id("' 123.0'")}, {same_id("'A1.0'")}").fetchall()
+    [('123', 'A1.0')]
+    """
+    text = f"trim(CAST({sql} AS VARCHAR))"
+    return f"CASE WHEN {text} LIKE '%.0' THEN regexp_replace({text}, '^([0-9]+)[.]0+$', '\\1') ELSE {text} END"
 
 
 def _check_map(node: Node, label_columns: Container[str]) -> None:
@@ -96,7 +203,11 @@ def _labels(node: Node, present: Mapping[str, str], faults: list[str], hints: li
     if missing:
         hints.append(f"{file} has {', '.join(present)}: columns = {{{missing[-1]} = 'their_name'}}")
     faults += [f"{file}: column {columns[c]} missing" for c in missing]
-    cells = [f"{_cell(name, present, source.missing)} AS {c}" for c, name in columns.items() if name in present]
+    cells = [
+        f"{(same_id if c == 'patient_id' else str)(_cell(name, present, source.missing))} AS {c}"
+        for c, name in columns.items()
+        if name in present
+    ]
     if source.positive and not missing:
         yes = ", ".join(map(literal, source.positive))
         cells[-1] = f"CAST({_cell(columns['label'], present, source.missing)} AS VARCHAR) IN ({yes}) AS label"
@@ -120,9 +231,11 @@ def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]
         if mapped and (
             name in source.columns or (name == "site" and source.split) or (name in REQUIRED and not spread)
         ):
-            faults.append(f"{node.path(source.events or '').name}: column {mapped} missing")
+            faults.append(f"{_name(node)}: column {mapped} missing")
         return "CAST(NULL AS VARCHAR)"
     cell = _cell(mapped, present, source.missing)
+    if name in ("patient_id", "visit_id"):
+        return same_id(cell)
     return time_cell(cell, source.time_format) if name == "time" else cell
 
 

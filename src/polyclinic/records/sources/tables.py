@@ -91,11 +91,13 @@ def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push
             f"node {node.name!r}: [source] names {' and '.join(ways) or 'no place'}",
             hint="give one of folder (CSV or Parquet tables), database (SQLite or DuckDB file), url (postgresql://..., mssql://..., odbc:...)",
         )
-    unknown = [f"tables.{k}: not a table of {source.kind}" for k in source.tables if k not in {t.name for t in tables}]
+    unknown = [
+        f"tables.{k}: not a table of {source.kind}" for k in source.table_names if k not in {t.name for t in tables}
+    ]
     if unknown:
         table_names = ", ".join(t.name for t in tables)
         raise ConfigError(f"node {node.name!r}: unknown tables", faults=unknown, hint=f"known: {table_names}")
-    names = {t.name: source.tables.get(t.name, t.name) for t in tables}
+    names = {t.name: source.table_names.get(t.name, t.name) for t in tables}
     name_faults = []
     for name in [*names.values(), *([source.db_schema] if source.db_schema else [])]:
         try:
