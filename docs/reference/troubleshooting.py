@@ -17,7 +17,7 @@ PAGE = Path(__file__).parent.parent / "howto" / "troubleshooting.md"
 
 
 class Mistake(NamedTuple):
-    """What somebody does, the code that does it, and words that the answer must have."""
+    """What a newcomer does, the code that does it, and words that the answer must have."""
 
     title: str
     code: str
@@ -25,7 +25,7 @@ class Mistake(NamedTuple):
 
 
 HEADER = "patient_id,visit_id,time,kind,code"
-MISTAKES = (
+TABLES = (
     Mistake(
         "The outcome is coded yes and no",
         'read(died=["no"] * 120 + ["yes"] * 120)',
@@ -58,9 +58,14 @@ MISTAKES = (
         'pc.from_frame("records.csv", patient="id", modes=["drug"])',
         "read the file first",
     ),
-    Mistake("A table is given to fit", "pc.TRIP(rank=3).fit(table)", "call pc.from_frame"),
     Mistake("The table is empty", 'pc.from_frame({"id": [], "drug": []}, patient="id", modes=["drug"])', "has no rows"),
     Mistake("Counts are not numbers", 'read(n=["many"] * 240, count="n")', "n: not numbers"),
+)
+FITS = (
+    Mistake("A table is given to fit", "pc.TRIP(rank=3).fit(table)", "call pc.from_frame"),
+    Mistake("No sites are given", "pc.TRIP(rank=3).fit([])", "pc.from_frame"),
+    Mistake("A parameter is given to fit", "pc.Topics().fit(sites, rank=3)", "Topics(rank=...).fit(sites)"),
+    Mistake("A result is read before the fit", "pc.TRIP(rank=3).phenotypes_", "call .fit(sites) first"),
     Mistake("Privacy is given as a number", "pc.DPEM(rank=3, privacy=1.0)", "pc.Privacy(epsilon=1.0"),
     Mistake("Epsilon is 100", "pc.Privacy(epsilon=100.0, delta=1e-6)", "epsilon 100 is above 20"),
     Mistake("The rank has another library's name", "pc.TRIP(n_components=3)", "did you mean 'rank'"),
@@ -73,8 +78,57 @@ MISTAKES = (
         "Secure aggregation with two sites", 'pc.TRIP(rank=3, aggregation="masked").fit(sites[:2])', "at least 3 sites"
     ),
     Mistake(
+        "A method without noise is asked for privacy", "pc.TRIP(rank=3, privacy=pc.Privacy(1.0)).fit(sites)", "use DPEM"
+    ),
+    Mistake("Epsilon is a word", 'pc.Privacy(epsilon="one")', "Privacy: wrong parameters"),
+    Mistake("The random seed has another library's name", "pc.TRIP(rank=3, random_state=0)", "did you mean 'seed'"),
+    Mistake("Trajectories without a time", "pc.PARAFAC2(rank=3).fit(sites)", 'pc.from_frame(..., time="...")'),
+    Mistake(
+        "A guide names an unknown code", 'pc.Topics(rank=3, guides={"x": ["Z99"]}).fit(sites)', "no mode has 'Z99'"
+    ),
+)
+MODELS = (
+    Mistake(
+        "All hospitals are given to transform", "fitted.transform(sites)", "[model.transform(site) for site in sites]"
+    ),
+    Mistake("A table is given to transform", "fitted.transform(table)", "call pc.from_frame"),
+    Mistake(
+        "New patients have unknown codes",
+        'fitted.transform(read(drug=["new"] * 240)[0])',
+        'unseen="drop"',
+    ),
+    Mistake(
+        "Adjustment for a column that no site has",
+        'pc.evaluate(fitted, sites, adjust=["age"])',
+        "no site has the covariate 'age'",
+    ),
+    Mistake(
+        "A model that is not fitted is evaluated",
+        "pc.evaluate(pc.SumALS(rank=3), sites)",
+        "fit a phenotype method first",
+    ),
+    Mistake("Method and sites are swapped", "pc.replicate(sites, fitted)", "then the sites"),
+    Mistake("A model file is missing", 'pc.load("icu.phenotypes")', "no such file"),
+    Mistake("A model is saved with another ending", 'fitted.save("icu.pkl")', "icu.phenotypes"),
+    Mistake("A method without privacy is audited", "pc.audit(pc.TRIP(rank=3))", "nothing to audit"),
+)
+STUDIES = (
+    Mistake(
         "A key of the study file is misspelt", 'Study.parse({"study": {"name": "icu", "sead": 1}})', "sead: unknown key"
     ),
+    Mistake("The study file is missing", 'Study.read("study.toml")', "check the path"),
+    Mistake("A text without quotation marks", 'written("[study]\\nname = icu")', "double quotes"),
+    Mistake(
+        "A study does not name its aggregation",
+        'Study.parse({"study": {"name": "icu"}, "method": {"name": "trip", "rank": 3}})',
+        "method.aggregation is missing",
+    ),
+    Mistake(
+        "A data set is misspelt",
+        'Study.parse({"study": {"name": "icu"}, "data": {"dataset": "icu_netwrk"}})',
+        "did you mean 'icu_network'",
+    ),
+    Mistake("A study file is given for a node file", 'Node.parse({"study": {"name": "icu"}})', "site: missing"),
     Mistake(
         "A mode of the study is not in the data",
         'files(["1,1,2020-12-31,drug,a", "1,1,2020-12-31,diagnosis,x"], modes=["drug", "diagnoses"])',
@@ -102,6 +156,13 @@ MISTAKES = (
         "No error",
     ),
 )
+PARTS = {
+    "Reading a table": TABLES,
+    "Fitting a model": FITS,
+    "Using a model": MODELS,
+    "Study files and event files": STUDIES,
+}
+MISTAKES = tuple(m for part in PARTS.values() for m in part)
 TABLE: dict[str, list[Any]] = {
     "patient": [p for p in range(60) for _ in range(4)],
     "drug": [f"d{(p * 7 + k) % 6}" for p in range(60) for k in range(4)],
@@ -144,13 +205,25 @@ def files(
             ) from None
 
 
+def written(text: str) -> Any:
+    """A study of a file with this text."""
+    with tempfile.TemporaryDirectory() as folder:
+        (Path(folder) / "study.toml").write_text(text)
+        try:
+            return Study.read(Path(folder) / "study.toml")
+        except PolyclinicError as e:
+            raise type(e)(e.what.replace(folder + "/", ""), faults=list(e.faults), hint=e.hint) from None
+
+
 def answer(mistake: Mistake) -> str:
     """Make the mistake. Returns the error, or else the warnings."""
-    names = {"pc": pc, "Study": Study, "HEADER": HEADER, "read": read, "files": files, "table": TABLE}
+    names = {"pc": pc, "Study": Study, "Node": pc.Node, "HEADER": HEADER, "table": TABLE}
+    names |= {"read": read, "files": files, "written": written}
     with warnings.catch_warnings(record=True) as remarks:
         warnings.simplefilter("always")
-        if "sites" in mistake.code:
+        if "sites" in mistake.code or "fitted" in mistake.code:
             names["sites"] = read()
+            names["fitted"] = pc.SumALS(rank=3, rounds=3, seed=0).fit(names["sites"])
         try:
             eval(mistake.code, names)
         except (PolyclinicError, AttributeError) as e:
@@ -164,26 +237,42 @@ def reference() -> str:
     lines = [
         "# Troubleshooting",
         "",
-        f"Find your message here. These are {len(MISTAKES)} mistakes that newcomers make, and what Polyclinic answers. The page is made by",
-        "making each of them (`python docs/reference/troubleshooting.py`), and a test repeats it.",
+        f"After this page you can find the cause of an error message and the fix. It shows {len(MISTAKES)} mistakes of newcomers and what",
+        "Polyclinic answers. Search the page for a word of your message. The answers are real: `python docs/reference/troubleshooting.py`",
+        "makes each mistake, and a test repeats it.",
+        "",
+        "An answer has a code (`[PC300]`), what failed, each fault on a line of its own, and what to do. A *UserWarning* does not stop the run.",
+        "",
+        "| code | cause | exit code of a command |",
+        "|---|---|---|",
+        "| PC200, PC210, PC220 | a parameter, a study file or a node file; a missing package; a fit that diverged | 2 |",
+        "| PC300 | the data | 3 |",
+        "| PC400, PC401, PC410 | a refusal by the owner's policy, by the list of sites, by the ledger check | 4 |",
+        "| PC500, PC510 | a site that does not answer, a secure sum that was aborted | 5 |",
+        "| PC600, PC610 | two parties with different versions or codes, a message that was refused | 2, 5 |",
+        "",
+        "The names in the code blocks:",
         "",
         "- `table` has 60 patients of three sites, with four rows each. Its columns are `patient`, `drug`, `diagnosis`, `site` and `died`.",
         "- `read(column=...)` replaces columns and calls `pc.from_frame`.",
-        "- `files(rows)` writes a file of events and reads it by a study.",
+        "- `sites` is the same table after `pc.from_frame`. `fitted` is a model of three phenotypes of it.",
+        "- `files(rows)` writes a file of events and reads it by a study. `written(text)` writes and reads a study file.",
     ]
-    for n, mistake in enumerate(MISTAKES, start=1):
-        lines += [
-            "",
-            f"## {n}. {mistake.title}",
-            "",
-            "```text",
-            mistake.code,
-            "```",
-            "",
-            "```text",
-            answer(mistake),
-            "```",
-        ]
+    for part, mistakes in PARTS.items():
+        lines += ["", f"## {part}"]
+        for mistake in mistakes:
+            lines += [
+                "",
+                f"### {mistake.title}",
+                "",
+                "```text",
+                mistake.code,
+                "```",
+                "",
+                "```text",
+                answer(mistake),
+                "```",
+            ]
     return "\n".join(lines) + "\n"
 
 

@@ -286,8 +286,8 @@ def chosen(adjust: Sequence[str], variables: Sequence[Variable]) -> Covariates:
     unknown = [a for a in adjust if a not in by_name and a not in ("site", "size")]
     if unknown:
         raise ConfigError(
-            "cannot adjust for what no site has",
-            faults=[f"{a!r} is no covariate" for a in unknown],
+            "cannot adjust for covariates that no site has",
+            faults=[f"no site has the covariate {a!r}" for a in unknown],
             hint=f"known here: {', '.join([*by_name, 'site', 'size'])}",
         )
     return Covariates(tuple(by_name[a] for a in adjust if a in by_name), "size" in adjust, "site" in adjust)

@@ -140,7 +140,7 @@ def save(model: Value, path: str | Path) -> Path:
     target = Path(path)
     if target.suffix != f".{model.kind}":
         raise ConfigError(
-            f"{target}: this model is saved as *.{model.kind}", hint=f"{target.with_suffix(f'.{model.kind}')}"
+            f"{target}: this model is saved as *.{model.kind}", hint=f"use {target.with_suffix(f'.{model.kind}')}"
         )
     data = pack(model)
     return write_whole(target, data)
@@ -151,7 +151,7 @@ def load(path: str | Path) -> Learned:
     source = Path(path)
     if not source.is_file():
         raise ConfigError(
-            f"{source}: not there", hint="models are files: *.phenotypes, *.groups, *.classes, *.similarity, *.moments"
+            f"{source}: no such file", hint="models are *.phenotypes, *.groups, *.classes, *.similarity, *.moments"
         )
     if source.stat().st_size > LIMIT:
         raise DataError(f"{source}: {source.stat().st_size:,} bytes, a model has at most {LIMIT:,}")

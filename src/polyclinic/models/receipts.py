@@ -41,9 +41,7 @@ class Receipt:
     def faults(self, book: Ledger | None = None) -> list[str]:
         """What is wrong with it, by itself and, where the owner gives the book, against that."""
         if self.state in ("false", "missing"):
-            why = (
-                "is not there" if self.head is None and self.state == "missing" else "is not signed by its site's book"
-            )
+            why = "is not there" if self.head is None and self.state == "missing" else "lacks its site's signature"
             return [f"{self.site}: the receipt {why}"]
         if book is None or self.head is None:
             return []

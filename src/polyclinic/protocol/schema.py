@@ -32,7 +32,7 @@ def schema_of(method: Method, sites: Sequence[Site]) -> Schema:
             hint='[pc.Site("north", tensor), ...]',
         )
     if not sites:
-        raise DataError("no sites given", hint="pass a list of pc.Site")
+        raise DataError("no sites given", hint="make a list of pc.Site, for example with pc.from_frame")
     names = [s.name for s in sites]
     twice = sorted({n for n in names if names.count(n) > 1})
     if twice:

@@ -77,7 +77,7 @@ def patients_of(data: object) -> SparseTensor:
     if isinstance(data, Sequence) and data and all(isinstance(d, Site) for d in data):
         if len(data) > 1:
             raise DataError(
-                f"{len(data)} hospitals are given, patients are placed at one at a time",
+                f"{len(data)} hospitals are given, expected one at a time",
                 hint="[model.transform(site) for site in sites]",
             )
         data = data[0]

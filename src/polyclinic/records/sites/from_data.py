@@ -178,7 +178,7 @@ def _who(
     patients = table.column(patient).keys()
     rows = len(patients.index)
     if not rows:
-        raise DataError("the table has no rows", hint="what left none? a filter, a join, a file without lines")
+        raise DataError("the table has no rows", hint="look for a filter, a join or a file without lines")
     one_site = KeyColumns("site", np.zeros(rows, np.int64), ("hospital",))
     hospitals = one_site if site is None else table.column(site).keys()
     faults = [
