@@ -6,7 +6,7 @@ POLYCLINIC_DATA names the folder with diabetes130 and cms_desynpuf. A case is di
 the seed), or shift (all of diabetes130 against all of DE-SynPUF), with the share of renamed codes and perhaps epsilon, as in
 ``synpuf:0.3`` and ``synpuf:0.3:8``. Codes are diagnosis rubrics that at least 100 patients have in both halves (shift: 200). That choice
 uses no privacy budget. ``null`` permutes all local labels, so that what is proposed is wrong. ``apart`` renames codes that the other side
-lacks, so that no local code has a counterpart. ``attack`` is the same with a released model (Topics, 30 columns, masked sums over three
+lacks, so that no local code has a counterpart. With ``mixed`` half of them have one. ``attack`` is the same with a released model (Topics, 30 columns, masked sums over three
 hospitals with half of the patients) in place of the common table: a party with the other half names codes of the model.
 """
 
@@ -81,7 +81,7 @@ def site(name: str, present: csr_matrix, codes: list[str]) -> pc.Site:
 
 
 def trial(case: str, seed: int) -> dict[str, float]:
-    """Shares of the renamed codes: right, right among the first two, proposed."""
+    """Shares: of the renamed codes with a counterpart right, and right among the first two; of all and of the others proposed."""
     name, share, *more = case.split(":")
     rng = np.random.default_rng(seed)
     tables, codes = parts(name, rng)
@@ -91,8 +91,9 @@ def trial(case: str, seed: int) -> dict[str, float]:
     labels = [f"local {k}" if k in set(renamed.tolist()) else c for k, c in enumerate(codes)]
     if "null" in more:
         labels = [labels[k] for k in rng.permutation(m)]
-    if "apart" in more:
-        first, second = renamed[: len(renamed) // 2], renamed[len(renamed) // 2 :]
+    if {"apart", "mixed"} & set(more):
+        apart = renamed if "apart" in more else renamed[: 2 * len(renamed) // 3]
+        first, second = apart[: len(apart) // 2], apart[len(apart) // 2 :]
         kept = [np.setdiff1d(np.arange(m), x) for x in (second, first)]
         tables = [t[:, k] for t, k in zip(tables, kept)]
         codes, labels = [codes[k] for k in kept[0]], [labels[k] for k in kept[1]]
@@ -102,10 +103,13 @@ def trial(case: str, seed: int) -> dict[str, float]:
     privacy = None if epsilon is None else pc.Privacy(epsilon, 1e-6)
     began = time.process_time()
     found = pc.align_codes([site("common", tables[0], codes), local], ["local"], privacy=privacy, seed=seed)
+    matched = {x for x in labels if truth.get(x) in codes}
     return {
-        "right": sum(truth.get(p.local) == p.code for p in found) / len(renamed),
-        "first two": sum(truth.get(p.local) in (p.code, p.runner_up) for p in found) / len(renamed),
+        "right": sum(truth.get(p.local) == p.code for p in found) / max(len(matched), 1),
+        "first two": sum(truth.get(p.local) in (p.code, p.runner_up) for p in found) / max(len(matched), 1),
         "proposed": len(found) / len(found.open + found.pairs),
+        "without a counterpart": sum(p.local not in matched for p in found)
+        / max(len(set(labels) & set(truth) - matched), 1),
         "codes": m,
         "seconds": time.process_time() - began,
     }

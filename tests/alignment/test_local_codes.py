@@ -8,11 +8,12 @@ import numpy as np
 import pytest
 
 import polyclinic as pc
-from polyclinic.alignment.local_codes import CodePair, CodePairs
+from polyclinic.alignment.local_codes import CodePairs
 from polyclinic.alignment.matching import Directions, match
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.methods.code_table import CodeTable
 from polyclinic.protocol.schema import schema_of
+from polyclinic.records.events.code_maps import CodePair
 
 CODES, TOPICS = 30, 6
 
@@ -123,14 +124,14 @@ def test_wrong_names_files_and_answers_are_told(tmp_path: Path) -> None:
         pc.align_codes(sites, ["south"])
     with pytest.raises(ConfigError, match="none is left with common ones"):
         pc.align_codes(sites, [s.name for s in sites])
-    pairs = CodePairs((CodePair("dx", "c00", "x00"), CodePair("dx", "c00", "x21")))
+    pairs = CodePairs((CodePair("dx", "x00", "c00"), CodePair("dx", "x21", "c00")))
     with pytest.raises(ConfigError, match="no pair of these local codes"):
         pairs.confirm(["x99"])
     with pytest.raises(DataError, match="two of its codes would have one name"):
         pairs.confirm().apply(sites, ["north"])
     file = tmp_path / "codes.csv"
-    file.write_text("mode,local,code,confirmed\ndx,x00,c00,perhaps\n")
-    with pytest.raises(DataError, match=r"line 2: confirmed: .*got 'perhaps'"):
+    file.write_text("mode,local,code,accept\ndx,x00,c00,perhaps\n")
+    with pytest.raises(DataError, match=r"line 2: accept: .*got 'perhaps'"):
         CodePairs.read(file)
     file.write_text("local,code\nx00,c00\n")
     with pytest.raises(DataError, match="line 2: mode: Field required"):

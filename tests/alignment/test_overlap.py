@@ -40,7 +40,7 @@ def test_the_ring_counts_as_a_direct_comparison_does(sites: int) -> None:
     here = pc.patient_overlap([hospital(n, x) for n, x in lists.items()])
     assert here.counts == dict(sorted(direct(lists).items()))
     assert here.most == found.most == max(direct(lists))
-    assert here.words.startswith("measured: ") and here.words.endswith(f"at most {here.most}")
+    assert here.words().startswith("measured: ") and here.words().endswith(f"at most {here.most}")
 
 
 def test_the_transcript_holds_counts_and_points_that_no_dictionary_opens() -> None:
@@ -68,7 +68,7 @@ def test_noisy_counts_are_charged_at_every_hospital() -> None:
     assert (noisy.card.guarantee, noisy.card.adjacency) == ("formal", "patient")
     assert noisy.card.epsilon == pytest.approx(8.0)
     assert any("one patient is at no more than 3 sites" in a for a in noisy.card.assumptions)
-    assert noisy.most == 3 and noisy.words.startswith("measured with noise")
+    assert noisy.most == 3 and noisy.words().startswith("measured with noise")
     for k, n in direct(lists).items():
         assert abs(noisy.counts[k] - n) < 100  # 20 standard deviations of the noise
 

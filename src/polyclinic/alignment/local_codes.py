@@ -11,49 +11,35 @@ import csv
 import io
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from dataclasses import astuple, dataclass, fields, replace
+from dataclasses import astuple, dataclass, replace
 from pathlib import Path
-from typing import Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import TypeAdapter, ValidationError
-from pydantic.dataclasses import dataclass as checked_dataclass
 
-from polyclinic.alignment.matching import Array, Directions, Matching, Places, chance, match
+from polyclinic.alignment.matching import (
+    FEW,
+    Array,
+    Directions,
+    Matching,
+    Places,
+    chance,
+    largest_chance,
+    match,
+    without_counterpart,
+)
 from polyclinic.alignment.union import align
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.methods.code_table import CodeTable, all_codes
 from polyclinic.privacy.accounting.budget import Privacy
 from polyclinic.privacy.card.card import Card
 from polyclinic.protocol.interfaces import seeds
+from polyclinic.records.events.code_maps import COLUMNS, Answer, CodePair, read_pairs
 from polyclinic.records.sites.from_data import given_sites
+from polyclinic.records.sites.rare_codes import carriers
 from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.util.atomic_files import write_whole
-
-MOST: Final = (
-    0.5  # docs/dev/decisions/0019-codes-by-co-occurrence.md: share of pairs under the null that equal a proposed one
-)
-Answer = Literal["yes", "no", ""]
-
-
-@checked_dataclass(frozen=True)
-class CodePair:
-    """One proposal: a local code, the code that it may stand for, and the next best."""
-
-    mode: str
-    code: str
-    local: str
-    score: float = 0.0
-    runner_up: str = ""
-    runner_up_score: float = 0.0
-    chance: float = 1.0  # share of pairs under the null with at least this score
-    confirmed: Answer = ""
-
-
-COLUMNS: Final = tuple(f.name for f in fields(CodePair))
-PAIRS: Final = TypeAdapter(list[CodePair])
 
 
 @dataclass(frozen=True)
@@ -89,11 +75,11 @@ class CodePairs:
     def __repr__(self) -> str:
         listed, mapped = self.coverage
         result = self.refused or f"coverage {listed:.2f}, with all proposals {mapped:.2f}"
-        return f"<{len(self)} pairs of codes, {len(self.answered('yes'))} confirmed, {len(self.open)} open: {result}>"
+        return f"<{len(self)} pairs of codes, {len(self.answered('yes'))} accepted, {len(self.open)} open: {result}>"
 
     def answered(self, answer: Answer) -> tuple[CodePair, ...]:
         """The pairs with one answer."""
-        return tuple(p for p in self if p.confirmed == answer)
+        return tuple(p for p in self if p.accept == answer)
 
     def confirm(self, codes: Collection[str] | None = None, *, answer: Answer = "yes") -> CodePairs:
         """Return the pairs with an answer for some local codes; None: for all."""
@@ -101,10 +87,15 @@ class CodePairs:
         if strangers:
             raise ConfigError("no pair of these local codes", faults=[repr(c) for c in sorted(strangers)])
         matches = [codes is None or p.local in codes for p in self]
-        return replace(self, pairs=tuple(replace(p, confirmed=answer) if c else p for p, c in zip(self, matches)))
+        return replace(self, pairs=tuple(replace(p, accept=answer) if c else p for p, c in zip(self, matches)))
+
+    def bare(self) -> CodePairs:
+        """The accepted pairs without patients and scores, as a study carries them."""
+        rows = (CodePair(p.mode, p.local, p.code, p.local_name, p.name, accept="yes") for p in self.answered("yes"))
+        return CodePairs(tuple(rows))
 
     def text(self) -> str:
-        """The pairs as CSV, which the owner may edit: ``confirmed`` is yes, no or empty."""
+        """The pairs as CSV, which the owner may edit: ``accept`` is yes, no or empty."""
         out = io.StringIO()
         rows = csv.writer(out, lineterminator="\n")
         rows.writerow(COLUMNS)
@@ -118,19 +109,7 @@ class CodePairs:
     @classmethod
     def read(cls, path: str | Path) -> CodePairs:
         """Read a CSV file that :meth:`write` wrote, with the owner's answers."""
-        try:
-            with open(path, newline="", encoding="utf-8") as f:
-                rows = list(csv.DictReader(f))
-        except (OSError, UnicodeDecodeError, csv.Error) as e:
-            raise DataError(f"{path}: cannot be read as pairs of codes", faults=[str(e)]) from None
-        try:
-            return cls(tuple(PAIRS.validate_python(rows)))
-        except ValidationError as e:
-            faults = [
-                f"line {int(f['loc'][0]) + 2}: {f['loc'][1]}: {f['msg']} (got {f['input']!r})" for f in e.errors()[:5]
-            ]
-            hint = f"first line: {','.join(COLUMNS)}; confirmed is yes, no or empty"
-            raise DataError(f"{path}: not a list of pairs of codes", faults=faults, hint=hint) from None
+        return cls(tuple(read_pairs(path)))
 
     def apply(self, sites: Sequence[Site], local: Collection[str]) -> Sites:
         """Return the sites with confirmed local codes renamed, on common codes; other local codes keep their names."""
@@ -152,14 +131,15 @@ def _renamed(site: Site, renamed: Mapping[tuple[str, str], str]) -> Site:
 
 
 def _relabelled(axis: Axis, renamed: Mapping[tuple[str, str], str]) -> Axis:
-    labels = [renamed.get(c, c[1]) for c in all_codes((axis,))]
+    prefix = [f"{mode}:" if "+" in axis.name else "" for mode, _ in all_codes((axis,))]
+    labels = [before + renamed.get(c, c[1]) for before, c in zip(prefix, all_codes((axis,)))]
     return axis if labels == list(axis.labels or ()) else replace(axis, labels=tuple(labels), vocabulary="data")
 
 
 def _named(sites: Sequence[Site], local: Collection[str]) -> None:
     """Refuse names that are no site's, and sites whose codes have no labels."""
     names = {s.name for s in sites}
-    faults = [f"no site {n!r}" for n in sorted(set(local) - names)]
+    faults = [f"no site {n!r}, there are {', '.join(sorted(names))}" for n in sorted(set(local) - names)]
     faults += [] if local else ["no site with local codes is named"]
     faults += ["every site has local codes: none is left with common ones"] if names <= set(local) else []
     faults += [
@@ -228,25 +208,63 @@ def align_codes(
     """
     sites = given_sites(sites)
     _named(sites, local)
-    groups = [align([s for s in sites if (s.name in local) is own]) for own in (False, True)]
+    groups = [align([_used(s) for s in sites if (s.name in local) is own]) for own in (False, True)]
     tables = [CodeTable(aggregation=aggregation, privacy=privacy, seed=seed).fit(g) for g in groups]
-    vocabularies = [set(all_codes(g[0].counts().axes[1:])) for g in groups]
-    return _proposed(tables, vocabularies[0] & vocabularies[1], seed)
+    vocabularies = [_names(g[0]) for g in groups]
+    result = _proposed(tables, set(vocabularies[0]) & set(vocabularies[1]), seed)
+    return replace(result, pairs=tuple(_described(p, vocabularies, tables[1], exact=not privacy) for p in result.pairs))
+
+
+def _used(site: Site) -> Site:
+    """The site with the codes that its records have. A public list stays whole."""
+    tensor = site.counts()
+    for mode, axis in enumerate(tensor.axes[1:], 1):
+        present = carriers(tensor, mode) > 0
+        if axis.vocabulary == "data":
+            places = np.where(present, np.cumsum(present) - 1, -1)
+            tensor = tensor.recode(mode, places, axis.take(np.flatnonzero(present).tolist()), int(present.sum()))
+    return replace(site, tensor=tensor)
+
+
+def _names(site: Site) -> dict[tuple[str, str], str]:
+    """Mode and code -> name."""
+    axes = site.counts().axes[1:]
+    texts = (a.describe(i) for a in axes for i in range(len(a.labels or ())))
+    return {c: "" if text.endswith(c[1]) else text for c, text in zip(all_codes(axes), texts)}
+
+
+def _described(
+    pair: CodePair, names: Sequence[Mapping[tuple[str, str], str]], table: CodeTable, *, exact: bool
+) -> CodePair:
+    """The pair with names, and with the patients of the local code where they are exact."""
+    patients = f"{table.patients_[pair.mode, pair.local]:.0f}" if exact else ""
+    common, local = names[0][pair.mode, pair.code], names[1][pair.mode, pair.local]
+    return replace(pair, name=common, local_name=local, patients=patients)
 
 
 def _proposed(tables: Sequence[CodeTable], shared: set[tuple[str, str]], seed: int) -> CodePairs:
-    """The pairs that few pairs under the null equal, if their mean is above every mean under the null."""
-    anchors, allowed = _anchored(tables, shared)
+    """The pairs with scores that codes without a counterpart seldom have, if their mean is above every mean under the null."""
+    anchors, one_mode, unknown = _anchored(tables, shared)
+    allowed = one_mode & unknown[0][:, None] & unknown[1]
     share = _coverage(tables[1], shared)
     bare = CodePairs((), "", (share, share), _unknown(tables[1], shared), tuple(t.privacy_ for t in tables))
+    if not len(bare.open):
+        return replace(bare, refused="every local code is a common code already")
     if not allowed.any():
         return replace(bare, refused="no local code and no other common code of its mode is frequent enough")
     first, matrix = Directions.of(tables[0].matrix_), tables[1].matrix_
-    matching = match(first, Directions.of(matrix), anchors, allowed)
+    second = Directions.of(matrix)
+    matching = match(first, second, anchors, allowed)
     null = chance(first, matrix, anchors, allowed, seeds(seed, "codes"))
     if matching[2].assigned.mean() <= max(float(s.mean()) for s in null):
         return replace(bare, refused="permuted tables are matched as well as these: nothing can be proposed")
-    pairs = _pairs(tables, *matching, np.sort(np.concatenate(null)))
+    references = [np.concatenate(null)]
+    if len(anchors[0]) >= FEW:
+        places = np.flatnonzero(allowed.any(1)), np.flatnonzero(allowed.any(0))
+        references.append(without_counterpart(first, second, anchors, places, one_mode))
+    pairs = _pairs(tables, *matching, [np.sort(x[np.isfinite(x)]) for x in references])
+    if not pairs:
+        return replace(bare, refused="codes without a counterpart have such scores, too: nothing can be proposed")
     mapped = shared | {(p.mode, p.local) for p in pairs}
     return replace(bare, pairs=pairs, coverage=(share, _coverage(tables[1], mapped)), open=_unknown(tables[1], mapped))
 
@@ -257,30 +275,40 @@ def _unknown(table: CodeTable, known: Collection[tuple[str, str]]) -> tuple[tupl
 
 def _anchored(
     tables: Sequence[CodeTable], shared: set[tuple[str, str]]
-) -> tuple[tuple[Places, Places], NDArray[np.bool_]]:
-    """Places of the anchors in both tables, and which other codes may be a pair: of one mode, listed by one group alone."""
+) -> tuple[tuple[Places, Places], NDArray[np.bool_], list[NDArray[np.bool_]]]:
+    """Places of the anchors in both tables, which codes are of one mode, and of each table which codes it alone lists."""
     places = [{c: i for i, c in enumerate(t.codes_)} for t in tables]
     anchors = sorted(shared & set(places[0]) & set(places[1]))
     first, second = (np.array([p[c] for c in anchors], np.int64) for p in places)
-    modes = [np.array(["" if c in shared else c[0] for c in t.codes_]) for t in tables]
-    return (first, second), (modes[0][:, None] == modes[1][None, :]) & (modes[0] != "")[:, None]
+    modes = [np.array([mode for mode, _ in t.codes_]) for t in tables]
+    unknown = [np.array([c not in shared for c in t.codes_]) for t in tables]
+    return (first, second), modes[0][:, None] == modes[1], unknown
 
 
 def _pairs(
-    tables: Sequence[CodeTable], rows: Places, columns: Places, found: Matching, null: Array
+    tables: Sequence[CodeTable], rows: Places, columns: Places, found: Matching, others: Sequence[Array]
 ) -> tuple[CodePair, ...]:
-    """Every assigned pair that few pairs under the null (sorted scores) equal, with its runner-up, best first."""
-    pairs = []
-    for place, column, score in zip(found.rows, found.columns, found.assigned.tolist()):
+    """Every assigned pair with a small enough chance, with its runner-up, best first.
+
+    Parameters
+    ----------
+    others
+        Sorted scores of codes that are no pair: under the null, and of codes without a counterpart.
+    """
+    chances = np.max([1.0 - np.searchsorted(x, found.assigned) / len(x) for x in others if len(x)], axis=0)
+    limit, pairs = largest_chance(chances), []
+    for place, column, score, share in zip(found.rows, found.columns, found.assigned.tolist(), chances.tolist()):
         scores = found.scores[:, column].copy()
         scores[place] = -np.inf
         best, second = int(np.argmax(scores)), float(scores.max())
         mode, code = tables[0].codes_[rows[place]]
         local, next_code = tables[1].codes_[columns[column]][1], tables[0].codes_[rows[best]][1]
         runner_up, second = (next_code, second) if np.isfinite(second) else ("", 0.0)
-        share = 1.0 - float(np.searchsorted(null, score)) / len(null)
-        pairs.append(CodePair(mode, code, local, score, runner_up, second, share))
-    return tuple(sorted((p for p in pairs if p.chance <= MOST), key=lambda p: -p.score))
+        if share <= limit:
+            pairs.append(
+                CodePair(mode, local, code, score=score, runner_up=runner_up, runner_up_score=second, chance=share)
+            )
+    return tuple(sorted(pairs, key=lambda p: -p.score))
 
 
 def _coverage(table: CodeTable, known: Collection[tuple[str, str]]) -> float:

@@ -20,7 +20,7 @@ from scipy.optimize import linear_sum_assignment
 Array = NDArray[np.float64]
 Places = NDArray[np.int64]
 # docs/dev/decisions/0019-codes-by-co-occurrence.md
-SIZE, WEIGHT, ROUNDS = 20, 0.3, 10
+SIZE, WEIGHT, ROUNDS, LACKING = 20, 0.3, 10, 0.4
 NULLS = 19  # limit: tables under the null, so that one that is above all has p = 0.05
 FEW = 10  # limit: anchors below which the first round compares sorted rows
 LEAST = 5.0  # limit: row sums below it count as this, so that noise near zero is not divided by
@@ -44,10 +44,11 @@ class Directions:
         log = np.log(margin)
         return cls(vectors[:, ::-1][:, :SIZE] * np.sqrt(np.maximum(values[::-1][:SIZE], 0.0)), log - np.median(log))
 
-    def profiles(self, rows: Places, anchors: Places) -> Array:
-        """(rows, anchors) how codes occur with anchors."""
+    def profiles(self, rows: Places, anchors: Places, *, own: bool = True) -> Array:
+        """(rows, anchors) how codes occur with anchors, with or without what an anchor has with itself."""
         raw = self.vectors[rows] @ self.vectors[anchors].T
         raw = raw - raw.mean(0)
+        raw[(rows[:, None] == anchors) & (not own)] = 0.0
         out: Array = raw / (np.linalg.norm(raw, axis=1, keepdims=True) + 1e-12)
         return out
 
@@ -87,6 +88,21 @@ class Matching:
         return cls(np.where(allowed, scores, -np.inf), rows[valid], columns[valid])
 
 
+def compared(
+    first: Directions,
+    second: Directions,
+    places: tuple[Places, Places],
+    anchors: tuple[Places, Places],
+    *,
+    own: bool = True,
+) -> Array:
+    """s_ij of codes of both tables."""
+    rows, columns = places
+    profiles = first.profiles(rows, anchors[0], own=own) @ second.profiles(columns, anchors[1], own=own).T
+    out: Array = profiles - WEIGHT * np.abs(first.frequency[rows, None] - second.frequency[None, columns])
+    return out
+
+
 def match(
     first: Directions, second: Directions, known: tuple[Places, Places], allowed: NDArray[np.bool_]
 ) -> tuple[Places, Places, Matching]:
@@ -101,18 +117,11 @@ def match(
     """
     rows = np.setdiff1d(np.arange(len(first.vectors)), known[0])
     columns = np.setdiff1d(np.arange(len(second.vectors)), known[1])
-    frequency = -np.abs(first.frequency[rows, None] - second.frequency[None, columns])
     open_pairs = allowed[np.ix_(rows, columns)]
-    anchors = known
-
-    def scored() -> Array:
-        profiles = first.profiles(rows, anchors[0]) @ second.profiles(columns, anchors[1]).T
-        out: Array = profiles + WEIGHT * frequency
-        return out
-
     if len(known[0]) >= FEW:
-        scores = scored()
+        scores = compared(first, second, (rows, columns), known)
     else:
+        frequency = -np.abs(first.frequency[rows, None] - second.frequency[None, columns])
         width = min(SHOWN, len(first.vectors), len(second.vectors))
         x, y = first.sorted_rows(width), second.sorted_rows(width)
         distance = np.square(x[rows, None] - y[None, columns]).sum(2)
@@ -122,7 +131,7 @@ def match(
         sure = matching.margins >= np.quantile(matching.margins, 1 - (k + 1) / ROUNDS)
         new = rows[matching.rows[sure]], columns[matching.columns[sure]]
         anchors = (np.concatenate([known[0], new[0]]), np.concatenate([known[1], new[1]]))
-        scores = scored()
+        scores = compared(first, second, (rows, columns), anchors)
     return rows, columns, Matching.of(scores, open_pairs)
 
 
@@ -137,6 +146,43 @@ def chance(
         else:
             out.append(match(first, Directions.of(permuted(matrix, rng)), known, allowed)[2].assigned)
     return out
+
+
+def without_counterpart(
+    first: Directions,
+    second: Directions,
+    known: tuple[Places, Places],
+    unknown: tuple[Places, Places],
+    same: NDArray[np.bool_],
+) -> Array:
+    """Return the best score of every anchor among unknown codes of the other table, none of which is its counterpart.
+
+    Parameters
+    ----------
+    same
+        (codes, codes) whether two codes are of one mode.
+    """
+    best = []
+    for places, axis in (((unknown[0], known[1]), 0), ((known[0], unknown[1]), 1)):
+        scores = compared(first, second, places, known, own=False)
+        best.append(np.where(same[np.ix_(*places)], scores, -np.inf).max(axis))
+    return np.concatenate(best)
+
+
+def largest_chance(chances: Array) -> float:
+    """Return the largest chance of a proposal, so that at most ``LACKING`` of the proposals are expected to lack a counterpart.
+
+    Codes without a counterpart have any chance equally often. Twice the share of chances above 0.5 is therefore the share of
+    such codes (Storey 2002).
+
+    >>> largest_chance(np.array([0.0, 0.01, 0.3, 0.1])), largest_chance(np.array([0.2, 0.9, 0.7, 0.6]))
+    (0.3, -1.0)
+    """
+    number = len(chances)
+    share = min(1.0, 2.0 * (float((chances > 0.5).sum()) + 1.0) / number)
+    ranked = np.sort(chances)
+    within = share * number * ranked <= LACKING * np.searchsorted(ranked, ranked, "right")
+    return float(ranked[within].max(initial=-1.0))
 
 
 def permuted(matrix: Array, rng: np.random.Generator) -> Array:

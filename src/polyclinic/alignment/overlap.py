@@ -51,12 +51,17 @@ class Overlap:
     most: int = 1
     card: Card | None = None
 
-    @property
-    def words(self) -> str:
-        """The result in words, for a card."""
-        alone = self.counts.get(1, 0) / max(sum(self.counts.values()), 1)
-        how = "measured" if self.card is None else "measured with noise"
-        return f"{how}: {100 * alone:.1f} % of patients at one hospital, at most {self.most}"
+    def shown(self, least: int = 1) -> dict[int, int | None]:
+        """The counts, rounded. Exact ones of 1 to ``least`` - 1 patients are None."""
+        return {k: None if 0 < n < least and self.card is None else round(n) for k, n in self.counts.items()}
+
+    def words(self, least: int = 1) -> str:
+        """The result in words, for a card. Counts that are not shown count as ``least`` - 1."""
+        counts = {k: least - 1 if n is None else n for k, n in self.shown(least).items()}
+        share = counts.get(1, 0) / max(sum(counts.values()), 1)
+        source = "measured" if self.card is None else "measured with noise"
+        hidden = f" (fewer than {least} counted as {least - 1})" if None in self.shown(least).values() else ""
+        return f"{source}: {100 * share:.1f} % of patients at one hospital, at most {self.most}{hidden}"
 
 
 def patient_overlap(sites: Sequence[Site], *, privacy: Privacy | None = None) -> Overlap:

@@ -20,6 +20,8 @@ GROUPS: Final = {  # group -> verb -> what it does. A verb's module is imported 
         "warm": "Compile the kernels once, so that first fits are fast.",
         "demo": "Fit and compare methods on generated hospitals, write a report.",
         "simulate": "Run a study over several sites in one process.",
+        "align": "Propose which common code each local code stands for.",
+        "overlap": "Count patients at one, two, three ... hospitals.",
     },
     "Results": {
         "report": "Write the report of a run as one HTML file.",

@@ -139,7 +139,7 @@ class CodeRule(TomlSection):
     to: str = Field(
         "normal",
         description="as-is, normal, rubric, ccs, ccsr, chapter, block, path:2; of OMOP concepts ingredient, atc:3, ancestors:LIST.csv; or a CSV "
-        "file code,group[,name] or of phecodes.",
+        "file code,group[,name], of phecodes, or accepted pairs of polyclinic align.",
     )
     unmapped: Literal["drop", "keep"] = Field("drop", description="What happens to a code that has no group.")
     mixed: bool = Field(False, description="Allow ICD-9 and ICD-10 codes side by side in one mode.")

@@ -138,4 +138,5 @@ class CodeTable(PhaseDispatch[TablePublic, Nothing], Estimator[Params, TablePubl
 
 def all_codes(axes: tuple[Axis, ...]) -> list[tuple[str, str]]:
     """Mode and code of every place, the modes one under another."""
-    return [(mode, a.label(i)) for a in axes for mode, places in a.modes() for i in places]
+    places = [(a, i, mode) for a in axes for i, mode in sorted((i, m) for m, listed in a.modes() for i in listed)]
+    return [(mode, a.code(i)) for a, i, mode in places]

@@ -36,6 +36,7 @@ from polyclinic.records.databases.attrition import shared
 from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.records.sites.small_sites import Gathered, gather
 from polyclinic.studies.analyses import as_begun, folds_of, refused, replication_words, run_acts
+from polyclinic.studies.code_pairs import record
 from polyclinic.studies.owners import door_in_process, owners_of
 from polyclinic.studies.publish import publish
 from polyclinic.studies.run_folder import RunFolder
@@ -186,7 +187,7 @@ def run_study(
             progress(event)
 
     if isinstance(method, StudyPipeline):
-        method.plan = replace(method.plan, minimum=_least(study))
+        method.plan = replace(method.plan, minimum=least_shown(study))
         policies = {n.name: policy_of(n) for n in study.nodes()}
         refused(policies, method.plan.what)
         for k, s in enumerate(who.sites):
@@ -194,8 +195,8 @@ def run_study(
                 who.sites[k] = replace(s, counted=policies[s.name].by_hospital)
     model = _fitted(study, method, who, folder, resume, threads, follow)
     if who.steps:
-        folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=_least(study)))
-    return publish(folder, model, head, minimum=_least(study), local=who.sites)
+        folder.write_json(folder.path / "attrition.json", attrition(who.steps, minimum=least_shown(study)))
+    return publish(folder, model, head, minimum=least_shown(study), local=who.sites)
 
 
 def _head(study: Study, method: object, who: Gathered) -> dict[str, object]:
@@ -208,6 +209,8 @@ def _head(study: Study, method: object, who: Gathered) -> dict[str, object]:
         "evaluated": isinstance(method, StudyPipeline) and bool(method.plan.what),
         "versions": RunFolder.manifest(),
     }
+    if study.tensor is not None and (pairs := record(study, sites_of)):
+        head["code_pairs"] = pairs
     if who.joined or who.skipped:
         head["small"] = who.to_json()
     if who.sites.attrition and not noisy(study.privacy):
@@ -229,7 +232,7 @@ def _fitted(
     model: Any = method.fit(who.sites, progress=follow)
     asked = study.evaluate is not None or not noisy(study.privacy)
     if asked and isinstance(vars(model).get("result_"), Phenotypes):
-        model.findings_ = run_acts(study, model, who.sites, minimum=_least(study))
+        model.findings_ = run_acts(study, model, who.sites, minimum=least_shown(study))
     return model
 
 
@@ -256,7 +259,7 @@ def _shown_flow(who: Gathered, study: Study) -> dict[str, object]:
         *steps,
         replace(last, step=f"{told}, at a site that takes part", patients=sum(s.patients for s in who.sites)),
     )
-    return {"attrition": shared(flow, _least(study))}
+    return {"attrition": shared(flow, least_shown(study))}
 
 
 def _federated(
@@ -372,6 +375,6 @@ def _in_process(payer: BudgetHolder) -> BudgetHolder:
     )
 
 
-def _least(study: Study) -> int:
+def least_shown(study: Study) -> int:
     """The strictest owner's limit of a count that is shown."""
     return max([MINIMUM, *(policy_of(n).min_cell for n in study.nodes())])

