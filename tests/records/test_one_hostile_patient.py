@@ -362,24 +362,42 @@ def test_a_carriage_return_without_a_line_feed_changes_nobody_else(tmp_path: Pat
     assert RETURNS not in plain.skipped
 
 
-def test_an_unclosed_quotation_mark_is_told_to_the_owner(tmp_path: Path) -> None:
-    """No reader can know where the cell should end, as a closed cell may hold lines. ``check`` refuses such a file."""
+SEVERAL, UNCLOSED = "CSV cells of several lines in", "unclosed CSV cells, each line left out, in"
+LATER = table("", [f"9001,1,{DAY},drug,200", f'9001,1,{DAY},diagnosis,"5"" nail"']).lstrip()
+
+
+@pytest.mark.parametrize("ending", ["csv", "csv.gz"])
+@pytest.mark.parametrize(
+    ("lines", "told"),
+    [
+        (b'bad,"v,2020-01-02,drug,200\n' + LATER.replace(b'"', b""), {UNCLOSED: (0, 1)}),
+        (b'bad,"v,2020-01-02,drug,200\n' + LATER, {UNCLOSED: (0, 1)}),
+        (b'bad,"v\nw",2020-01-02,drug,200\n' + LATER, {SEVERAL: (0, 1)}),
+        (b'bad,v" w,2020-01-02,drug,200\n' + LATER, {}),
+        (LATER + b'bad,"v\n' * 3 + LATER + b'bad,"v\nw"\n', {UNCLOSED: (2, 3), SEVERAL: (7, 1)}),
+    ],
+    ids=["to the end", "to a later mark", "closed", "within a cell", "several"],
+)
+def test_an_unclosed_quotation_mark_costs_its_line(
+    tmp_path: Path, lines: bytes, told: dict[str, tuple[int, int]], ending: str
+) -> None:
+    """``check`` refuses such a file. A formal study leaves out the line that opened the cell, and the owner reads which."""
     tables = files()
-    tables["events"] += b'bad,"v,2020-01-02,drug,200\n' + table("", [f"9001,1,{DAY},drug,200"])
-    for name, content in tables.items():
-        (tmp_path / f"{name}.csv").write_bytes(content)
-    source = {"kind": "files", "events": "events.csv", "labels": "labels.csv"}
+    text, before = tables["events"] + lines, tables["events"].count(b"\n") + 1
+    name = f"events.{ending}"
+    (tmp_path / name).write_bytes(gzip.compress(text) if ending == "csv.gz" else text)
+    (tmp_path / "labels.csv").write_bytes(tables["labels"])
+    source = {"kind": "files", "events": name, "labels": "labels.csv"}
     node = Node.parse({"site": {"name": "a"}, "source": source}, folder=tmp_path)
     study = Study.parse({"study": {"name": "s"}, "tensor": {"modes": ["drug", "diagnosis"]}})
     made = ingest(node, study, tmp_path / "out", skip_faulty=True)
-    assert made.site.patients == len(PEOPLE)
-    told = "lines that open or close a CSV cell of several lines: one never closed hides others"
-    assert made.skipped[told] == 1
-    assert any("unterminated quote" in fault for fault in check(node, study).faults)
-    (tmp_path / "events.csv").write_bytes(
-        tables["events"] + b'bad,"v,2020-01-02,drug,200\n'
-    )  # two marks: what is between is lost
-    assert ingest(node, study, tmp_path / "out", skip_faulty=True).skipped[told] == 2
+    assert made.site.patients == len(PEOPLE) + 1, "patient 9001 comes after the mark and is read"
+    assert {
+        f"{what} {name}, the first in line {before + n}": count for what, (n, count) in told.items()
+    }.items() <= made.skipped.items()
+    assert sum("CSV cells" in reason for reason in made.skipped) == len(told)
+    refused = any("unterminated quote" in fault or "quote" in fault for fault in check(node, study).faults)
+    assert refused is (UNCLOSED in told)
 
 
 def read_events(folder: Path, rows: list[str], lists: dict[str, list[str]], **sections: Any) -> dict[str, object]:

@@ -4,19 +4,23 @@ from __future__ import annotations
 
 import csv
 import gzip
+import re
 import tempfile
 from codecs import BOM_UTF16_BE, BOM_UTF16_LE, getincrementaldecoder
+from collections import deque
+from collections.abc import Callable, Iterator
 from io import BufferedReader, TextIOWrapper
 from pathlib import Path
 from typing import Final
 
 from polyclinic.errors import DataError
-from polyclinic.records.databases.engine import Connection, literal, note_skipped
+from polyclinic.records.databases.engine import Connection, literal, note_skipped, numbers
 
 DELIMITERS: Final = ",;\t|"
 SAMPLE: Final = 1 << 20  # bytes that are looked at for the encoding
 # A formal study leaves out a line that is too short, too long or no text, and counts it; any other refuses the file.
 SKIP: Final = "strict_mode = false, store_rejects = true, rejects_limit = 0, parallel = false"
+INSIDE: Final = re.compile('(?:[^"]|"")*')  # the rest of a cell, up to the mark that ends it
 RETURNS: Final = "carriage returns without a line feed: each was read as the end of a line"
 
 
@@ -27,14 +31,10 @@ def csv_rows(con: Connection, path: Path, *, skip_faulty: bool, named: bool = Fa
     """
     encoding = _encoding(path, header_only=skip_faulty)
     path = _without_lone_returns(con, path, encoding) if skip_faulty else path
-    lines = csv_lines([path], encoding)
-    row = con.execute(f"SELECT line FROM {lines} LIMIT 1").fetchone()
-    if skip_faulty:  # a closed cell may hold line breaks, so no line can be judged alone: the owner is told
-        marks = "length(line) - length(replace(line, '\"', ''))"
-        (opened,) = con.execute(f"SELECT count(*) FILTER (({marks}) % 2 = 1) FROM {lines}").fetchone() or (0,)
-        note_skipped(con, "lines that open or close a CSV cell of several lines: one never closed hides others", opened)
+    row = con.execute(f"SELECT line FROM {csv_lines([path], encoding)} LIMIT 1").fetchone()
     header = str(row[0]).removeprefix("\ufeff") if row else ""
     delimiter = max(DELIMITERS, key=header.count)
+    path = _without_unclosed(con, path, encoding, delimiter) if skip_faulty else path
     columns: list[str] = []
     for n, name in enumerate(next(csv.reader([header], delimiter=delimiter), [])):
         column = name.strip() or f"column{n}"
@@ -63,13 +63,77 @@ def _without_lone_returns(con: Connection, path: Path, encoding: str) -> Path:
             last = piece[-2:] if encoding == "utf-16" else piece[-1:]
     if returns == pairs or not ends:  # or lines that all end with a carriage return
         return path
+    note_skipped(con, RETURNS, returns - pairs)
+    return _copied(con, path, encoding, lambda _, line: line.replace("\r\n", "\n").replace("\r", "\n"))
+
+
+def _without_unclosed(con: Connection, path: Path, encoding: str, delimiter: str) -> Path:
+    """Return the file, or a copy without the lines whose quotation mark is not closed: each would hide lines of others.
+
+    A closed cell may hold line ends, so no line can be judged alone. A cell is closed by a mark before a delimiter or a line
+    end. One that any other mark ends, or the file, was not meant to hold lines.
+    """
+    marks = "length(line) - length(replace(line, '\"', ''))"
+    (odd,) = numbers(con, f"SELECT count(*) FILTER (({marks}) % 2 = 1) FROM {csv_lines([path], encoding)}")
+    if not odd or path.name.lower().endswith(".zst"):
+        note_skipped(con, f"lines of {path.name} that open or close a CSV cell of several lines", odd)
+        return path
+    unclosed, several = _open_cells(_lines(path, encoding), delimiter)
+    for lines, what in (
+        (several, "CSV cells of several lines in"),
+        (unclosed, "unclosed CSV cells, each line left out, in"),
+    ):
+        note_skipped(con, f"{what} {path.name}, the first in line {min(lines, default=0)}", len(lines))
+    return _copied(con, path, encoding, lambda n, line: "" if n in unclosed else line) if unclosed else path
+
+
+def _open_cells(lines: Iterator[tuple[int, str]], delimiter: str) -> tuple[set[int], set[int]]:
+    """Lines that open a cell that is not closed, and lines that open a cell of several lines.
+
+    >>> text = ['7,"a', '8,b', '9,"c"', '10,"d', 'e"']
+    >>> _open_cells(enumerate(text, start=1), ",")
+    ({1}, {4})
+    """
+    cell = re.compile(f'"(?:[^"]|"")*"[^{re.escape(delimiter)}]*|(?!")[^{re.escape(delimiter)}]*')
+    unclosed, several = set(), set()
+    marked = ((n, line.rstrip("\r\n")) for n, line in lines if '"' in line)
+    again: deque[tuple[int, str]] = deque()
+    begun, held = 0, list[tuple[int, str]]()  # the line that opened a cell, and the lines since
+    while True:
+        n, text = again.popleft() if again else next(marked, (0, ""))
+        start = 0
+        if begun:
+            held.append((n, text))
+            start = len(INSIDE.match(text)[0]) + 2  # type: ignore[index]  # behind the mark and the delimiter
+            if n and start > len(text) + 1:
+                continue
+            if n and text[start - 1 : start] in ("", delimiter):
+                several.add(begun)
+            else:
+                unclosed.add(begun)
+                again.extendleft(reversed(held[: len(held) - (not n)]))
+                start = len(text) + 1
+            begun, held = 0, []
+        elif not n:
+            return unclosed, several
+        while start <= len(text) and (match := cell.match(text, start)):
+            start = match.end() + 1
+        begun = n if start <= len(text) else 0
+
+
+def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:
+    """Return the lines of a file with their numbers; a byte that is no text stays as it is."""
+    with _opened(path) as file:
+        yield from enumerate(TextIOWrapper(file, encoding, errors="surrogateescape", newline="\n"), start=1)
+
+
+def _copied(con: Connection, path: Path, encoding: str, change: Callable[[int, str], str]) -> Path:
+    """Copy a file to the session's own folder, each line changed."""
     (spill,) = con.execute("SELECT current_setting('temp_directory')").fetchone() or ("",)
     copy = Path(tempfile.mkdtemp(dir=Path(spill).parent)) / path.parent.name / path.name.lower().removesuffix(".gz")
     copy.parent.mkdir()
-    with _opened(path) as file, open(copy, "w", encoding=encoding, errors="surrogateescape", newline="") as out:
-        for line in TextIOWrapper(file, encoding, errors="surrogateescape", newline="\n"):
-            out.write(line.replace("\r\n", "\n").replace("\r", "\n"))
-    note_skipped(con, RETURNS, returns - pairs)
+    with open(copy, "w", encoding=encoding, errors="surrogateescape", newline="") as out:
+        out.writelines(change(n, line) for n, line in _lines(path, encoding))
     return copy
 
 
