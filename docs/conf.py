@@ -14,7 +14,9 @@ from typing import Any
 HERE = Path(__file__).resolve().parent
 sys.path.insert(0, str(HERE))
 
+import polyclinic  # noqa: E402
 from polyclinic import __version__  # noqa: E402
+from polyclinic.protocol.estimator import Configured  # noqa: E402
 
 project = "Polyclinic"
 author = "The Polyclinic developers"
@@ -28,7 +30,11 @@ extensions = [
     "sphinx.ext.autosummary",
     "sphinx_gallery.gen_gallery",
 ]
-source_suffix = {".rst": "restructuredtext", ".md": "myst-nb", ".ipynb": "myst-nb"}  # the first is that of generated pages
+source_suffix = {
+    ".rst": "restructuredtext",
+    ".md": "myst-nb",
+    ".ipynb": "myst-nb",
+}  # the first is that of generated pages
 nb_execution_mode = "off"  # the outputs are in the notebooks
 root_doc = "index"
 exclude_patterns = ["_build", "_templates", "gallery/*.ipynb", "**/GALLERY_HEADER.rst"]
@@ -139,9 +145,21 @@ def _escaped(text: str) -> str:
     return re.sub(r"(\w)_(?=[-'|])", r"\1\\_", re.sub(r"([|*])", r"\\\1", text))
 
 
+USED = "fit|fit_transform|transform|predict|predict_proba|quality|score|score_samples|sample|aic|bic|save|conditions|phenotypes_"
+PARAMETERS = "get_params|set_params|get_feature_names_out"
+
+
 def _skip(app: Any, what: str, name: str, obj: Any, skip: bool, options: Any) -> bool | None:
-    """scikit-learn's own plumbing is documented there, with labels that only its pages have."""
-    return True if re.fullmatch(r"set_\w+_request|set_output|get_metadata_routing", name) else None
+    """A method's page in the public names has what its user calls. The protocol is on the page of the module.
+
+    scikit-learn's own plumbing is documented there, with labels that only its pages have.
+    """
+    if re.fullmatch(r"set_\w+_request|set_output|get_metadata_routing", name):
+        return True
+    page = re.fullmatch(r"reference/api/polyclinic\.(\w+)", app.env.docname)
+    made = getattr(polyclinic, page[1]) if page and page[1] in polyclinic.__all__ else None
+    estimator = isinstance(made, type) and issubclass(made, Configured)
+    return True if estimator and not re.fullmatch(f"{USED}|{PARAMETERS}", name) else None
 
 
 def _generated(app: Any) -> None:
