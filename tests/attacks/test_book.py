@@ -72,7 +72,7 @@ def test_two_studies_that_do_not_fit_together_one_is_refused_and_nothing_aborted
     first = ReleaseGate("n", policy=policy, ledger=Ledger(path), run="order-1")
     second = ReleaseGate("n", policy=policy, ledger=Ledger(path), run="order-2")
     first.admit("a", "dpem", Privacy(5.5), 3, 100)
-    with pytest.raises(PolicyRefusal, match="set aside"):
+    with pytest.raises(PolicyRefusal, match="spent or reserved"):
         second.admit("b", "dpem", Privacy(5.5), 3, 100)
     assert not Ledger(path).charges()
     for t, m in enumerate(calibrate(5.5, 1e-6, rounds=5)):

@@ -104,7 +104,7 @@ def _spent(s: Sources, b: Book) -> str:
     whole = b.ledger.epsilon(delta, bounded=True)
     return (
         f"patient-level epsilon {eps:.4g} at delta {delta:g}, formal, by {len(charges)} releases of this study; all studies of this "
-        f"book that have a bound: {whole:.4g}."
+        f"ledger that have a bound: {whole:.4g}."
     )
 
 

@@ -55,7 +55,7 @@ class _Once:
         )
         spent = GaugeMetricFamily(
             "polyclinic_epsilon_spent",
-            "Patient-level epsilon spent or set aside, at the policy's delta.",
+            "Patient-level epsilon spent or reserved, at the policy's delta.",
             labels=["cohort", "delta"],
         )
         left = GaugeMetricFamily(

@@ -248,7 +248,7 @@ class Policy(BaseModel):
             )
             if after > limit * (1 + 1e-9):
                 faults.append(
-                    f"{name}: patient-level epsilon {spent:.4g} spent or set aside, would be {after:.4g}, allowed {limit:g} "
+                    f"{name}: patient-level epsilon {spent:.4g} spent or reserved, with this study {after:.4g}, allowed {limit:g} "
                     f"(delta {self.delta:g})" + (f", with {margin:.0%} for what the way to add leaks" if margin else "")
                 )
         return faults
