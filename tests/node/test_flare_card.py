@@ -33,7 +33,9 @@ def fit(world: World, name: str, method: str, tail: str = "") -> Any:
     world.workers = {n: Worker(order, s, world._post) for n, s in world.sites.items()}
     run = world.coordinator.run(order.id)
     made = driver_of(order, world.key, run)
-    write_outcome(run, carry(made, lambda site, data, _: world.workers[site].answer(data)))
+    outcome = carry(made, lambda site, data, _: world.workers[site].answer(data))
+    assert outcome is not None
+    write_outcome(run, outcome)
     model = federated(Study.read(path))
     model.publish(read_outcome(run, model))
     return model, run

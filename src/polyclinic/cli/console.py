@@ -44,6 +44,7 @@ console.push_render_hook(_Hook())
 
 
 Json = Annotated[bool, typer.Option("--json", help="One JSON object.")]
+Sure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 NodeFile = Annotated[Path, typer.Option("--node", help="The hospital's node file.")]
 NODE = Path("node.toml")
 
@@ -55,6 +56,12 @@ def say(value: Mapping[str, object], as_json: bool, *lines: str) -> None:
     else:
         for line in lines:
             console.print(line, soft_wrap=True)
+
+
+def sure(question: str, yes: bool, as_json: bool) -> None:
+    """Ask, unless ``--yes`` was given. The command ends if the answer is no."""
+    if not yes:
+        typer.confirm(question, abort=True, err=as_json)
 
 
 MERIT = ("rmse_full", "objective", "log_likelihood", "lower_bound", "fit", "rmse_observed", "primal")

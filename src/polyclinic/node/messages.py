@@ -81,12 +81,13 @@ class Deliver:
 
 @dataclass(frozen=True)
 class EndStudy:
-    """The end."""
+    """The end; ``cancelled``: before the last sum, and the site keeps nothing of it."""
 
     begin: tuple[str, ...] = ()
     opened: tuple[Opened, ...] = ()
     votes: Mapping[str, bytes] = field(default_factory=dict)
     agreed: Mapping[str, object] = field(default_factory=dict)
+    cancelled: bool = False
 
 
 @dataclass(frozen=True)
@@ -315,6 +316,7 @@ def _pair(value: object) -> Key | None:
 READERS: Final[dict[str, Callable[[object], object]]] = {
     "full": _one(bool),
     "late": _one(bool),
+    "cancelled": _one(bool),
     "number": _whole,
     "attempt": _count,
     "round": _whole,

@@ -104,7 +104,7 @@ class PageWatch:
         if finished:
             return "finished"
         said = _file(self.path / "status.json").get("state")  # of a study between hosts
-        if said in ("stopped", "failed", "finished"):
+        if said in ("stopped", "failed", "finished", "cancelled"):
             return "stopped" if said == "failed" else str(said)
         if said == "submitted":
             return "waiting for the sites"

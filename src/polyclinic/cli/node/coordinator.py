@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyclinic.cli import application
-from polyclinic.cli.console import Json, console, say
+from polyclinic.cli.console import Json, Sure, console, say, sure
 from polyclinic.cli.console import follow as bar
 from polyclinic.cli.node import doctor
 from polyclinic.cli.node.members import COMMANDS, Folder, home_of
@@ -113,7 +113,8 @@ def _study_lines(folder: Path, s: Mapping[str, Any]) -> list[str]:
     if s["state"] not in ("finished", "running"):
         lines += [f"  {s['what']}"] if s.get("what") else []
         lines += [f"  - {f}" for f in s.get("faults", [])]
-        lines.append(f"  next: polyclinic coordinator resume {folder} {s['study']}")
+        verb = "remove" if s["state"] == "cancelled" else "resume"
+        lines.append(f"  next: polyclinic coordinator {verb} {folder} {s['study']}")
     return lines
 
 
@@ -156,6 +157,38 @@ def resume(
     order = order_of(home, study)
     need_running(home)
     _run(home, order, json_, wait)
+
+
+@app.command()
+def cancel(folder: Folder, study: Named, yes: Sure = False, json_: Json = False) -> None:
+    """Cancel a study for good. Exit code 5 if a site could not be told."""
+    from polyclinic.node.flare.coordinator_service import order_of
+    from polyclinic.node.flare.jobs import cancel as end
+
+    home = home_of(folder)
+    order = order_of(home, study)
+    sure(f"cancel {order.id}? It cannot be resumed", yes, json_)
+    value = end(home, order)
+    untold = value["not_told"]
+    lines = [f"study {order.id} is cancelled; told: {', '.join(value['told']) or 'no site'}"]
+    if untold:
+        lines.append(f"not told: {', '.join(untold)}. Run the command again when they are connected")
+    say({**value, "exit": 5 * bool(untold)}, json_, *lines)
+    if untold:
+        raise typer.Exit(5)
+
+
+@app.command()
+def remove(folder: Folder, study: Named, yes: Sure = False, json_: Json = False) -> None:
+    """Delete the run folder of a finished or cancelled study."""
+    from polyclinic.node.flare.coordinator_service import order_of
+    from polyclinic.node.flare.jobs import remove as delete
+
+    home = home_of(folder)
+    order = order_of(home, study)
+    sure(f"delete {home.run(order.id)} with its model and report?", yes, json_)
+    files = delete(home, order)
+    say({"study": order.id, "files": files, "removed": True}, json_, f"study {order.id}: {files} files deleted")
 
 
 def _run(home: CoordinatorFolder, order: StudyOrder, json_: bool, wait: float | None = None) -> None:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from polyclinic.cli.console import Json, say
+from polyclinic.cli.console import Json, Sure, say, sure
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import CoordinatorFolder
@@ -200,15 +200,14 @@ def renew(
 def revoke(
     folder: Folder,
     name: Annotated[str, typer.Argument(help="Name of the site.")],
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Sure = False,
     json_: Json = False,
 ) -> None:
     """Revoke a site. It gets no more messages or studies."""
     from polyclinic.node.flare.coordinator_service import revoke as out
 
     home = home_of(folder)
-    if not yes and sys.stdin.isatty():
-        typer.confirm(f"revoke {name}? It takes part in no study any more", abort=True, err=json_)
+    sure(f"revoke {name}? It takes part in no study any more", yes or not sys.stdin.isatty(), json_)
     out(home, name)
     say(
         {"revoked": name},

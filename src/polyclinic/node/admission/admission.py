@@ -67,6 +67,8 @@ def doubts(order: StudyOrder, folder: SiteFolder) -> tuple[list[str], list[str]]
     if order.formal:
         faults += _overlap_faults(order, folder.node.source.elsewhere or 0)
     decision = consent(order, folder)
+    if order.digest in ledger_of(folder.node).tally.closed:
+        faults.append("this study is over here: its ledger has closed it")
     if decision is False:
         faults.append("the owner rejected this study")
     elif decision is None and folder.node.keys.get("studies", "ask") != "policy":

@@ -228,7 +228,9 @@ def studies(folder: SiteFolder) -> list[dict[str, Any]]:
 
 def undecided(folder: SiteFolder) -> list[tuple[str, Study]]:
     """Studies that wait for this site's owner, by name."""
-    waiting = [o for o in asked(folder) if consent(o, folder) is None] if folder.invite.exists() else []
+    over = ledger_of(folder.node).tally.closed
+    known = asked(folder) if folder.invite.exists() else []
+    waiting = [o for o in known if consent(o, folder) is None and o.digest not in over]
     return [(o.id, o.parsed(private(folder.study(o.digest) / "files"))) for o in waiting]
 
 

@@ -11,16 +11,18 @@ import re
 import shutil
 import time
 from collections.abc import Iterable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
 from polyclinic.errors import ConfigError
 from polyclinic.node.enrolment.folders import SiteFolder
-from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.privacy.gate.outbox import Outbox
+from polyclinic.privacy.gate.owner_rules import ledger_of, outbox_of
 from polyclinic.privacy.ledger.entries import Erase
 
 DATA: Final = ("data", "releases")  # folders of a study with patients in them
-STATES: Final = ("state.ckpt", "private-*.ckpt", "*.part")
+STATES: Final = ("state.ckpt", "private-*.ckpt", "*.part", ".*")  # also what was being written
 INGESTED: Final = ("tensor.npz", "events.parquet", "labels.parquet", "features.parquet", "manifest.json")
 RESULTS: Final = ("outcome.npz",)
 
@@ -41,19 +43,35 @@ def seconds(text: str) -> float:
 
 def drop_data(home: Path) -> int:
     """Remove what a study's folder holds of patients: events, tensor, labels, private states, stored releases."""
-    return _remove([*(home / d for d in DATA), *(f for pattern in STATES for f in home.glob(pattern))])
+    return remove_files([*(home / d for d in DATA), *(f for pattern in STATES for f in home.glob(pattern))])
 
 
-def _remove(places: Iterable[Path]) -> int:
+def let_go(folder: SiteFolder, order: str) -> int:
+    """Remove the data of a study that is over, and its releases that still wait for the owner."""
+    box = Outbox(outbox_of(folder.node))
+    waiting = [p.id for p in box.all() if p.facts.get("order") == order and p.state == "pending"]
+    return drop_data(folder.study(order)) + remove_files(box.path / f"{id}.npz" for id in waiting)
+
+
+def let_go_closed(folder: SiteFolder) -> int:
+    """Do so for every study that the ledger has closed: its process may have been killed in between."""
+    here = {home.name for home in _studies(folder)}
+    return sum(let_go(folder, o) for o in ledger_of(folder.node).tally.closed if o[:32] in here)
+
+
+def remove_files(places: Iterable[Path]) -> int:
+    """Remove files and whole folders, also while another process does; how many files went."""
     files = 0
     for place in places:
         if place.is_symlink():
             continue
         if place.is_dir():
             files += sum(len(f) for _, _, f in os.walk(place))
-            shutil.rmtree(place)
+            while place.exists():
+                with suppress(FileNotFoundError):
+                    shutil.rmtree(place)
         elif place.exists():
-            place.unlink()
+            place.unlink(missing_ok=True)
             files += 1
     return files
 
@@ -65,13 +83,17 @@ def _studies(folder: SiteFolder) -> Iterator[Path]:
 def sweep(folder: SiteFolder, now: float | None = None) -> int:
     """Finish what a crash interrupted, and let go what is older than the owner keeps it; how many files went."""
     at = time.time() if now is None else now
-    files, keep, resume = 0, seconds(folder.node.site.retention), seconds(folder.node.site.resume_for)
+    files, keep, resume = (
+        let_go_closed(folder),
+        seconds(folder.node.site.retention),
+        seconds(folder.node.site.resume_for),
+    )
     for home in _studies(folder):
         age = at - max(f.stat().st_mtime for f in home.iterdir())
         if (home / "closed.ckpt").exists() or age > resume:
             files += drop_data(home)
         if age > keep:
-            files += _remove(home / r for r in RESULTS)
+            files += remove_files(home / r for r in RESULTS)
     return files
 
 
@@ -93,8 +115,8 @@ def erase(folder: SiteFolder, what: str, *, by: str, study: str = "") -> int:
         if what in ("study", "data"):
             files += drop_data(home)
         if what in ("study", "results"):
-            files += _remove(home / r for r in RESULTS)
+            files += remove_files(home / r for r in RESULTS)
     if what == "data":
-        files += _remove(p for p in (folder.node.home / n for n in INGESTED))
+        files += remove_files(p for p in (folder.node.home / n for n in INGESTED))
     ledger_of(folder.node).write(Erase(what, files, by, study))  # type: ignore[arg-type]
     return files

@@ -27,7 +27,7 @@ from polyclinic.node.coordinator.decentralised import DecentralisedRound
 from polyclinic.node.coordinator.finish import Finish
 from polyclinic.node.coordinator.site_registry import Script, Sending, SiteRegistry
 from polyclinic.node.coordinator.totals import Totals
-from polyclinic.node.messages import ALIGN, OutOfDate, StateMismatch
+from polyclinic.node.messages import ALIGN, EndStudy, OutOfDate, StateMismatch
 from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.protocol.aggregators import by_name
 from polyclinic.protocol.interfaces import Collecting, Exchange, Method, Opening, Roster, Step, Total
@@ -41,6 +41,7 @@ from polyclinic.protocol.wire.sealed import Identity
 
 ATTEMPTS: Final = 50  # of one secure sum, before the run stops (it can be resumed)
 BROKEN: Final = 20  # of these in a row that one and the same site could not read: more than crashes do
+CANCELLING: Final = 20.0  # seconds to tell the sites that a study is cancelled
 ALIGNING: Final = 5  # attempts to agree on codes
 Office = Callable[[StudyOrder, Roster, Identity], Exchange]  # the coordinator's side of agreeing on codes
 
@@ -86,6 +87,7 @@ class Coordinator(SiteRegistry):
         self.noise: set[str] = set()  # kinds of noise at the sites; one that is not private is enough for the card
         self.totals = Totals(folder / "totals")
         self.outcome: Outcome | None = None
+        self.told: list[str] | None = None  # sites that know that the study is cancelled, once it is
         self._setting: dict[str, Any] = {}
         self._aborted = 0  # attempts of the sum now taken
         self._broken: dict[str, int] = {}  # of these in a row, by the site that could not read what it was sent
@@ -107,6 +109,20 @@ class Coordinator(SiteRegistry):
         if self.outcome is None:
             next(self._script, None)
         return self.asks()
+
+    def cancel(self) -> None:
+        """From now on only tell every site that the study is cancelled; ``told`` is set when that has ended."""
+        if not self.cancelling:
+            self.cancelling, self._script = True, self._cancel()
+
+    def _cancel(self) -> Script[None]:
+        begin, heard = self.now, set[str]()
+        self.only(dict.fromkeys(self.lines, EndStudy(cancelled=True)))
+        while heard < set(self.lines) and self.now - begin < CANCELLING:
+            yield
+            heard |= {site for site, ask, _ in self.news() if isinstance(ask, EndStudy)}
+        self.log(event="cancelled", sites=sorted(heard))
+        self.told = sorted(heard)
 
     def heard(self, sent: Sending, data: bytes | None, now: float) -> None:
         """What came back; None if nothing did."""

@@ -109,6 +109,7 @@ class SiteRegistry:
         self.keys = {n: bytes.fromhex(k) for n, k in order.keys.items()}
         self.books = Relay(order.digest, self.keys, Witness(folder.parent / "witness.json"))
         self.now = 0.0
+        self.cancelling = False  # a site is told of that however it stands
         self.resume = "polyclinic coordinator resume"  # the engine's word for going on
         self._news: list[tuple[str, Ask, Answer]] = []
         self._serial, self._run_id = 0, secrets.token_hex(6)
@@ -123,7 +124,12 @@ class SiteRegistry:
             if line.looking is None and self.now - line.looked >= every:
                 line.looked, line.looking = self.now, self._seal(site, Ping(full=line.setting is None))
                 out.append(line.looking)
-            if line.queue and line.flight is None and self.now >= line.rest and self.state(site) == "ready":
+            if (
+                line.queue
+                and line.flight is None
+                and self.now >= line.rest
+                and (self.cancelling or self.state(site) == "ready")
+            ):
                 first = line.queue.popleft()
                 line.flight = self._seal(site, first) if not isinstance(first, Sending) else first
                 line.flight = replace(line.flight, life=self._life(site))

@@ -9,28 +9,26 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from typing import Any
 
-from polyclinic.errors import PeerLost, PolyclinicError
+from polyclinic.errors import PeerLost
 from polyclinic.node.coordinator.coordinator import Coordinator
 from polyclinic.node.coordinator.site_registry import Sending
 from polyclinic.node.courier.mailbox import Mailbox
 from polyclinic.node.courier.sealed_file import SealedFile, fresh_id, own_key
 from polyclinic.node.enrolment.folders import (
     CoordinatorFolder,
-    alone,
     append_event,
     at_work,
     private,
     read_json,
     write_json,
 )
-from polyclinic.node.flare.carry import driver_of
-from polyclinic.node.flare.result import write_outcome
+from polyclinic.node.flare.carry import CANCEL, lead
 from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.protocol.outcome import Outcome
-from polyclinic.util.threads import one_thread
 
 
 @dataclass
@@ -114,12 +112,14 @@ class CourierCoordinator:
             begun[f.sending.site] = max(begun.get(f.sending.site, 0.0), round(since, 1))
         return dict(sorted(begun.items()))
 
-    def run(self, stopped: Callable[[], bool], every: float, tell: Callable[[dict[str, Any]], None]) -> Outcome:
+    def run(self, stopped: Callable[[], bool], every: float, tell: Callable[[dict[str, Any]], None]) -> Outcome | None:
         """Until the study has ended."""
         try:
             told = 0.0
-            while self.driver.outcome is None:
-                if stopped():
+            while self.driver.outcome is None and self.driver.told is None:
+                if (self.driver.folder / CANCEL).exists():
+                    self.driver.cancel()
+                elif stopped():
                     raise PeerLost("the run was stopped", hint="polyclinic courier resume")
                 self.once()
                 if time.monotonic() - told > 2.0:
@@ -154,29 +154,18 @@ def run_by_courier(
     stopped: Callable[[], bool] = lambda: False,
 ) -> dict[str, object]:
     """Run or resume a signed study through two folders; how it ended is in ``status.json`` of its run folder."""
-    run = private(folder.run(order.id))
-    status: dict[str, Any] = {"study": order.id, "engine": "courier"}
+    run = folder.run(order.id)
 
-    def log(**event: object) -> None:
-        append_event(run / "events.jsonl", **event)
+    def by_files(driver: Coordinator) -> Outcome | None:
+        driver.resume = "polyclinic courier resume"
+        box = office_box(folder, inbox, outbox, partial(append_event, run / "events.jsonl"))
+        office = CourierCoordinator(driver, box, pace, resend if resend is not None else 2 * pace)
+        try:
+            return office.run(stopped, every, lambda v: _tell(run, v))
+        finally:
+            (run / "courier.json").unlink(missing_ok=True)
 
-    try:
-        with alone(run / "lock", f"study {order.id!r}"), one_thread():
-            write_json(run / "status.json", {**status, "state": "running"})
-            driver = driver_of(order, folder.identity(), run)
-            driver.resume = "polyclinic courier resume"
-            box = office_box(folder, inbox, outbox, log)
-            office = CourierCoordinator(driver, box, pace, resend if resend is not None else 2 * pace)
-            outcome = office.run(stopped, every, lambda v: _tell(run, v))
-            write_outcome(run, outcome)
-            write_json(run / "status.json", {**status, "state": "finished", "refused": driver.refused})
-            (run / "state.ckpt").unlink(missing_ok=True)  # last: killed before this, the study ends once more, the same
-    except PolyclinicError as e:
-        log(event="stopped", code=e.code, what=e.what, reasons=list(e.faults))
-        report = {"error": e.code, "what": e.what, "faults": list(e.faults), "hint": e.hint, "exit": e.exit_code}
-        write_json(run / "status.json", {**status, "state": "stopped", **report})
-    finally:
-        (run / "courier.json").unlink(missing_ok=True)
+    lead(folder, order, {"engine": "courier"}, by_files)
     return read_json(run / "status.json")
 
 

@@ -248,7 +248,7 @@ def status(folder: CoordinatorFolder) -> dict[str, Any]:
     }
 
 
-def state_of(folder: CoordinatorFolder, order: StudyOrder) -> dict[str, object]:
+def state_of(folder: CoordinatorFolder, order: StudyOrder) -> dict[str, Any]:
     """How a study stands."""
     path = folder.run(order.id) / "status.json"
     return read_json(path) if path.exists() else {"study": order.id, "state": "signed"}

@@ -2,23 +2,34 @@
 
 from __future__ import annotations
 
+import os
+import shutil
 import time
 from collections.abc import Callable
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
-from polyclinic.errors import PeerLost
-from polyclinic.node.enrolment.folders import CoordinatorFolder, append_event, read_events, read_json, write_json
+from polyclinic.errors import ConfigError, PeerLost
+from polyclinic.node.coordinator.coordinator import CANCELLING
+from polyclinic.node.enrolment.folders import (
+    CoordinatorFolder,
+    append_event,
+    at_work,
+    read_events,
+    read_json,
+    write_json,
+)
 from polyclinic.node.enrolment.processes import Recorded, alive, wait_for
-from polyclinic.node.flare.coordinator_service import progress, seen
+from polyclinic.node.flare.carry import CANCEL
+from polyclinic.node.flare.coordinator_service import progress, seen, state_of
 from polyclinic.node.flare.session import connected, quiet, session, submit
 from polyclinic.node.signed_study import StudyOrder
 
 if TYPE_CHECKING:
     from nvflare.fuel.flare_api.flare_api import Session
 
-ENDED: Final = ("finished", "stopped", "failed")
+ENDED: Final = ("finished", "stopped", "failed", "cancelled")
 LEGS: Final = 20
 AWAY: Final = 25.0  # seconds after which a site that is connected, but not in this leg, is worth a new leg
 
@@ -30,6 +41,8 @@ def follow(folder: CoordinatorFolder, order: StudyOrder, tell: Callable[[dict[st
     present leg does not know.
     """
     run = folder.run(order.id)
+    if (run / CANCEL).exists():
+        raise ConfigError(f"study {order.id!r} was cancelled", hint="submit the study again: it gets a new name")
     (run / "stop").unlink(missing_ok=True)
     least = order.least
     shown = len(progress(run))
@@ -38,6 +51,8 @@ def follow(folder: CoordinatorFolder, order: StudyOrder, tell: Callable[[dict[st
     with session(folder) as api:
         for leg in range(LEGS):
             _wait_connected(folder, api, order, least, tell)
+            if (run / CANCEL).exists():
+                return {**state_of(folder, order), "state": "cancelled"}
             here = [s for s in order.sites if s in folder.approved()]
             write_json(run / "status.json", {"study": order.id, "state": "submitted"})
             job = submit(api, order, run, here, least)
@@ -88,6 +103,48 @@ def follow(folder: CoordinatorFolder, order: StudyOrder, tell: Callable[[dict[st
         raise PeerLost(f"study {order.id!r}: {LEGS} legs were not enough", hint="polyclinic coordinator resume")
 
 
+def cancel(folder: CoordinatorFolder, order: StudyOrder) -> dict[str, Any]:
+    """Cancel a study for good and tell its sites; what ``status.json`` says then.
+
+    The leg that runs tells them. Where none runs, a leg is made for the sites that are connected.
+    """
+    run, path = folder.run(order.id), folder.run(order.id) / "status.json"
+    before = state_of(folder, order)
+    if before["state"] == "finished":
+        raise ConfigError(f"study {order.id!r} has finished", hint="polyclinic coordinator remove deletes its folder")
+    (run / CANCEL).touch(mode=0o600)
+    told = set(before.get("told", ()))
+    # where no leg was made, no site has the order: none is given it now
+    untold = (set(order.sites) & set(folder.approved()) if (run / "events.jsonl").exists() else set()) - told
+    leg = at_work(run / "lock")
+    if untold and not leg and alive(Recorded.read(folder.pids / "server.json")):
+        with session(folder) as api:
+            if here := sorted(untold & set(connected(api))):
+                write_json(path, {**before, "state": "submitted"})
+                submit(api, order, run, here, 1)
+                leg = True
+    if leg:
+        wait_for(lambda: read_json(path)["state"] == "cancelled", 3 * CANCELLING)
+        told |= set(state_of(folder, order).get("told", ()))
+    value = {"study": order.id, "state": "cancelled", "told": sorted(told), "not_told": sorted(untold - told)}
+    write_json(path, {**value, "what": "the coordinator cancelled it"})
+    return value
+
+
+def remove(folder: CoordinatorFolder, order: StudyOrder) -> int:
+    """Delete the run folder of a study that is over; how many files went."""
+    run, state = folder.run(order.id), state_of(folder, order)["state"]
+    if state not in ("finished", "cancelled") or at_work(run / "lock"):
+        hint = f"polyclinic coordinator cancel {folder.path} {order.id}: its sites then delete their data"
+        raise ConfigError(f"study {order.id!r} is not over: {state}", hint=hint)
+    if run.is_symlink():
+        raise ConfigError(f"{run} is a link", hint="delete it by hand")
+    files = sum(len(names) for _, _, names in os.walk(run))
+    shutil.rmtree(run)
+    append_event(folder.events, event="removed", study=order.id, order=order.digest, files=files)
+    return files
+
+
 def _wait_connected(
     folder: CoordinatorFolder, api: Session, order: StudyOrder, least: int, tell: Callable[[dict[str, object]], None]
 ) -> None:
@@ -104,6 +161,8 @@ def _wait_connected(
             ago = {n: None if n not in known else max(0.0, time.time() - float(known[n])) for n in sorted(away)}
             tell({"kind": "waiting", "sites": ago})
         waited = time.monotonic() - begin
+        if (folder.run(order.id) / CANCEL).exists():
+            return
         if len(here) == len(order.sites) or (len(here) >= least and waited > min(8.0, order.deadline)):
             return
         if waited > order.deadline:

@@ -25,6 +25,7 @@ from nvflare.app_common.job_launcher.client_process_launcher import ClientProces
 from nvflare.utils.job_launcher_utils import get_credential_env
 
 from polyclinic.errors import MessageRefused
+from polyclinic.node.admission.retention import let_go_closed
 from polyclinic.node.enrolment.folders import SiteFolder, append_event, private, write_json
 from polyclinic.node.enrolment.processes import Recorded, end, forget, record
 from polyclinic.node.flare.executor import NODE
@@ -88,6 +89,7 @@ class _Worker(JobHandleSpec):  # type: ignore[misc]
                 self._process = self._start()
         forget(self.folder.pids / f"worker-{self.job}.json")
         forget(self.folder.pids / f"job-{self.job}.json")
+        let_go_closed(self.folder)
 
 
 class SiteLauncher(ClientProcessJobLauncher):  # type: ignore[misc]

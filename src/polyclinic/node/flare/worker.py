@@ -15,7 +15,7 @@ from polyclinic.alignment.ecdh_ring import MOST
 from polyclinic.errors import MessageRefused
 from polyclinic.node.admission.admission import admit
 from polyclinic.node.admission.alignment import SiteAligner
-from polyclinic.node.admission.retention import drop_data
+from polyclinic.node.admission.retention import let_go
 from polyclinic.node.enrolment.folders import SiteFolder, append_event
 from polyclinic.node.messages import Answer, Busy
 from polyclinic.node.signed_study import StudyOrder
@@ -69,7 +69,7 @@ class Worker:
             watch=RollbackCheck(
                 identity.name, order.digest, keys, known, book, identity.sign, log=partial(append_event, folder.events)
             ),
-            ended=lambda: drop_data(home),
+            ended=partial(let_go, folder, order.digest),
         )
         least = float(folder.node.keys.get("pace", PATIENCE))  # the owner's: who orders a study could order exact times
         timed = order.formal and not folder.node.site.rehearsal

@@ -20,7 +20,18 @@ from polyclinic.node.flare import coordinator_service as coordinator
 from polyclinic.node.flare import site_service as site
 from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of
 
-STATES: Final = ("new", "waiting", "ready", "running", "finished", "refused", "failed", "stopped", "interrupted")
+STATES: Final = (
+    "new",
+    "waiting",
+    "ready",
+    "running",
+    "finished",
+    "refused",
+    "failed",
+    "stopped",
+    "interrupted",
+    "cancelled",
+)
 
 
 @dataclass(frozen=True)

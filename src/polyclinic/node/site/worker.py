@@ -117,8 +117,12 @@ class SiteStudy(SiteReplica):
             self.stage, self._last = "ready", closed
             if self.watch is not None:
                 self.watch.ledger.close(self.order.digest, "finished")  # the line first, then the data
-            self.ended()
-        return closed is not None
+        elif self.watch is not None and self.order.digest in self.watch.ledger.tally.closed:
+            self.stage, self.why = "refused", "closed"  # cancelled, or erased by the owner
+        else:
+            return False
+        self.ended()
+        return True
 
     @property
     def ended_here(self) -> bool:
@@ -127,6 +131,8 @@ class SiteStudy(SiteReplica):
 
     def take_part(self, context: SiteContext) -> None:
         """The site takes part: the owner agreed, the data are read. Goes on where a process before this one was."""
+        if self.why == "closed":  # cancelled while the data were read
+            return
         self._unaligned = context
         codes = None if self.aligner is None else self.record.codes
         self._use(context if codes is None or self.aligner is None else self.aligner.apply(codes, context))
@@ -145,6 +151,8 @@ class SiteStudy(SiteReplica):
 
     def refuse(self, error: BaseException) -> None:
         """The site takes no part, or no longer: in our log in full; the coordinator hears a word."""
+        if self.why == "closed":  # cancelled: what it was doing then may end in any way
+            return
         if isinstance(error, PolyclinicError):
             refused = isinstance(error, PolicyRefusal | MessageRefused | ProtocolMismatch)
             kind, what, faults = "refused" if refused else "failed", error.what, list(error.faults)
@@ -184,6 +192,8 @@ class SiteStudy(SiteReplica):
                 books = b"" if self.watch is None else self.watch.hear(ask.books)
                 held = books if self.shown is None else self.shown.books
                 return encode_answer(replace(self.here(full=ask.full), books=held))
+            if isinstance(ask, EndStudy) and ask.cancelled:
+                return encode_answer(self._cancel(id))
             if self.stage != "ready":
                 return encode_answer(self.here())
             if isinstance(ask, SumRequest) and self._unheard(ask):
@@ -372,6 +382,23 @@ class SiteStudy(SiteReplica):
         return "known"
 
     # ---- the end
+
+    def _cancel(self, id: str) -> Answer:
+        """The coordinator cancelled the study: nothing more leaves from now on. The data go once nobody works on them."""
+        if self._last is None:
+            first = self.why != "closed"  # before the ledger says so: what is refused because of that line is no fault
+            self.stage, self.reasons, self.why, self.shown = "refused", [], "closed", None
+            if self.watch is not None:
+                self.watch.ledger.close(self.order.digest, "cancelled")
+            if first:
+                self.log(event="cancelled", study=self.order.id)
+                self.run(id, self._let_go)
+        return Refused("closed")
+
+    def _let_go(self) -> Answer:
+        self.box.open = None
+        self.ended()
+        return Busy()
 
     def _close(self, ask: EndStudy) -> Answer:
         """Keep what stays here (memberships), hand over the model where this site has it, forget the rest."""
