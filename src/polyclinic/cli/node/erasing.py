@@ -1,20 +1,19 @@
-"""``polyclinic site erase``: delete what a node keeps of studies."""
+"""``polyclinic site erase`` and ``site forget``: delete what a node keeps of studies."""
 
 from __future__ import annotations
 
 import os
 import shutil
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from polyclinic.cli.console import Json, say
+from polyclinic.cli.console import NODE, Json, NodeFile, Sure, say, sure
 
 if TYPE_CHECKING:
     from polyclinic.config import Node
-
-Sure = Annotated[bool, typer.Option("--yes", help="Do not ask.")]
 
 
 def erase(
@@ -46,8 +45,7 @@ def erase(
     # a ledger that an earlier version began in the folder moves out, and one put there by hand is refused
     book = ledger_of(source)
     if what != "all":
-        if not yes:
-            typer.confirm(f"erase {what} {study or 'of all studies'} of {source.name}?", abort=True, err=json_)
+        sure(f"erase {what} {study or 'of all studies'} of {source.name}?", yes, json_)
         files = delete(SiteFolder.of(node), what, by=user, study=study or "")
         text = f"{source.name}: {files} files erased ({what} {study or 'of all studies'}). Keys, pins and ledger stay"
     else:
@@ -61,6 +59,36 @@ def erase(
             Ledger(book.path, site=source.name).write(Erase("all", files, user))
         text = f"{home}: erased. The ledger {book.path} stays"
     say({"site": source.name, "what": what, "folder": str(home), "files": files, "erased": True}, json_, text)
+
+
+def forget(
+    patient: Annotated[str, typer.Argument(help="Identifier as the source writes it. -: read it from standard input.")],
+    node: NodeFile = NODE,
+    yes: Sure = False,
+    json_: Json = False,
+) -> None:
+    """Forget one patient: delete stored data, leave the person out of later studies, print a statement."""
+    from polyclinic.node.admission.forgetting import forget as delete
+    from polyclinic.node.admission.forgetting import holding, statement
+    from polyclinic.node.dossier.review import operating_system_user
+    from polyclinic.node.enrolment.folders import SiteFolder
+
+    os.umask(0o077)
+    folder, name = SiteFolder.of(node), sys.stdin.readline().strip() if patient == "-" else patient
+    ends = ", ".join(o.id for o in holding(folder, name)) or "none"
+    sure(
+        f"studies that end at {folder.node.name}: {ends}. Stored scores of all studies are deleted. Go on?", yes, json_
+    )
+    done = delete(folder, name, by=operating_system_user())
+    left = [str(p) for p in done.left]
+    value = {
+        "site": done.site,
+        "studies": done.studies,
+        "files": done.files,
+        "statement": statement(done),
+        "left": left,
+    }
+    say(value, json_, *statement(done), *(f"look at this file, the same letters are in it: {p}" for p in left))
 
 
 def _erasable(source: Node, node: Path) -> Path:

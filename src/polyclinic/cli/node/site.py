@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyclinic.cli import application
-from polyclinic.cli.console import NODE, Json, NodeFile, say
+from polyclinic.cli.console import NODE, Json, NodeFile, Sure, say, sure
 from polyclinic.cli.node import doctor, erasing, site_init
 
 if TYPE_CHECKING:
@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 app = application(no_args_is_help=True, help="Run a hospital's node.")
 app.command("init")(site_init.command)
 app.command("erase")(erasing.erase)
+app.command("forget")(erasing.forget)
 app.command("doctor")(doctor.site)
 
 
@@ -128,15 +129,14 @@ def renew(
 @app.command()
 def leave(
     node: NodeFile = NODE,
-    yes: Annotated[bool, typer.Option("--yes", help="Do not ask.")] = False,
+    yes: Sure = False,
     json_: Json = False,
 ) -> None:
     """Leave the federation and destroy this site's keys. Data and ledger stay."""
     from polyclinic.node.admission.membership import leave as go
 
     folder = _folder(node)
-    if not yes:
-        typer.confirm(f"destroy the keys of {folder.node.name} and leave the federation?", abort=True, err=json_)
+    sure(f"destroy the keys of {folder.node.name} and leave the federation?", yes, json_)
     place, untold = go(folder)
     notice = f"tell the coordinator by telephone: {untold}" if untold else "the coordinator was told"
     value = {"left": folder.node.name, "aside": str(place), "coordinator_told": not untold}
