@@ -56,11 +56,11 @@ def fix_the_noise() -> None:
     secrets.randbits = lambda k: NOISE
 
 
-def other_alignments() -> tuple[Any, Any, Any]:
-    """The two ways to align codes that have no public name: by a dictionary, and by the ring."""
-    from polyclinic.alignment import Dictionary, align_by_ring, align_to
+def other_alignments() -> tuple[Any, Any]:
+    """Two ways to align codes: by public lists, and by the ring."""
+    from polyclinic.alignment import align_by_ring, align_to
 
-    return Dictionary, align_to, align_by_ring
+    return align_to, align_by_ring
 
 
 # ---- what is hashed
@@ -480,15 +480,15 @@ def aligned(sites: Sequence[Any]) -> Result:
 
 def by_dictionary() -> Result:
     """Codes aligned to public dictionaries."""
-    Dictionary, align_to, _ = other_alignments()
+    align_to, _ = other_alignments()
     first: Any = pc.align(own_words())[0]
     axes = first.tensor.axes[1:]
-    return aligned(align_to(own_words(), {a.name: Dictionary(a.name, "1", a.labels[::-1]) for a in axes}))
+    return aligned(align_to(own_words(), {a.name: pc.Axis(a.name, a.labels[::-1], vocabulary="public") for a in axes}))
 
 
 def by_ring() -> Result:
     """Codes aligned by the ring. Its places are random, so cells are told by the names that all sites have for a place."""
-    sites = other_alignments()[2](own_words())
+    sites = other_alignments()[1](own_words())
     shape = sites[0].tensor.shape[1:]
     names = [
         ["/".join(sorted({s.tensor.axes[n].names[i] for s in sites})) for i in range(k)] for n, k in enumerate(shape, 1)

@@ -10,11 +10,12 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import polyclinic as pc
-from polyclinic.alignment import Dictionary, align_by_ring, align_to
+from polyclinic.alignment import align_by_ring, align_to
 from polyclinic.alignment.ecdh_ring import RingSite, ring, step_of
-from polyclinic.errors import ConfigError, DataError, MessageRefused, ProtocolMismatch
+from polyclinic.errors import ConfigError, MessageRefused, ProtocolMismatch
 from polyclinic.protocol.interfaces import Message, Roster
 from polyclinic.protocol.wire.sealed import SealedMessage, introduce
+from polyclinic.tensors.axis import read_public_axis
 from polyclinic_papers.polynomial import legacy_insecure
 
 vocabularies = st.lists(st.sets(st.sampled_from("abcdefgh"), max_size=5), min_size=2, max_size=4)
@@ -137,7 +138,7 @@ def test_all_alignments_give_the_same_model_after_relabelling(tmp_path: Path) ->
         assert union[0].tensor is not None
         codes = union[0].tensor.axes[n].labels
         path.write_text("code,name\n" + "".join(f"{c},\n" for c in (*codes, "extra")))  # type: ignore[misc]
-        lists[mode] = Dictionary.read(path, mode)
+        lists[mode] = read_public_axis(mode, path)
     public = align_to(sites, lists)
     assert public[0].tensor is not None
     assert public[0].tensor.axes[1].vocabulary == "public" and hidden[0].tensor.axes[1].vocabulary == "data"  # type: ignore[union-attr]
@@ -178,17 +179,11 @@ def _moved(union: list[pc.Site], hidden: list[pc.Site], mode: int) -> list[int]:
     return at
 
 
-def test_dictionaries_are_versioned_and_checked(tmp_path: Path) -> None:
-    (tmp_path / "d.csv").write_text("code,name\n0389,sepsis\n0389,again\n")
-    with pytest.raises(DataError, match="twice"):
-        Dictionary.read(tmp_path / "d.csv", "diagnosis")
-    (tmp_path / "e.csv").write_text("kode\nx\n")
-    with pytest.raises(DataError, match="no column 'code'"):
-        Dictionary.read(tmp_path / "e.csv", "diagnosis")
+def test_a_code_or_a_mode_without_a_public_list_is_refused() -> None:
     site = pc.Site("a", pc.SparseTensor([[0, 0]], [1.0], (1, 1), axes=[pc.Axis("drug", ("own",))]))
     with pytest.raises(ProtocolMismatch, match="'own'"):
-        align_to([site], {"drug": Dictionary("drug", "1", ("x",))})
-    with pytest.raises(ProtocolMismatch, match="no dictionary for drug"):
+        align_to([site], {"drug": pc.Axis("drug", ("x",), vocabulary="public")})
+    with pytest.raises(ProtocolMismatch, match="site 'a': drug"):
         align_to([site], {})
 
 

@@ -5,11 +5,10 @@ The default is a public list, versioned and hashed: nothing has to be hidden, th
 
 from __future__ import annotations
 
-import csv
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
-from pathlib import Path
+from dataclasses import replace
+from itertools import zip_longest
 
 from polyclinic.errors import DataError, ProtocolMismatch
 from polyclinic.records.sites.from_data import given_sites
@@ -81,10 +80,8 @@ def union(axes: Sequence[Axis]) -> Axis:
     """
     names: dict[str, str] = {}
     for a in axes:
-        for i, label in enumerate(a.labels or ()):
-            if a.names is not None and not names.get(label):
-                names[label] = a.names[i]
-            names.setdefault(label, "")
+        for label, text in zip_longest(a.labels or (), a.names or (), fillvalue=""):
+            names[label] = names.get(label) or text
     labels = tuple(sorted(names))
     sources = {a.vocabulary for a in axes}
     complete = all(a.labels is not None and set(a.labels) == set(labels) for a in axes)
@@ -117,68 +114,21 @@ def _positions(site: str, old: Axis, new: Axis) -> list[int]:
     return [position[label] for label in labels]
 
 
-@dataclass(frozen=True)
-class Dictionary:
-    """A public vocabulary.
-
-    Examples
-    --------
-    >>> d = Dictionary("diagnosis", "2024", ("401.9", "428.0"), ("hypertension", "heart failure"))
-    >>> d.axis().vocabulary, d.digest()[:8] == Dictionary("diagnosis", "2025", d.codes, d.names).digest()[:8]
-    ('public', False)
-    """
-
-    mode: str
-    version: str
-    codes: tuple[str, ...]
-    names: tuple[str, ...] | None = None
-
-    @classmethod
-    def read(cls, path: str | Path, mode: str, version: str | None = None) -> Dictionary:
-        """A CSV file with a column ``code`` and, if there is one, ``name``; the version is the file's name by default."""
-        file = Path(path)
-        try:
-            with open(file, newline="", encoding="utf-8") as f:
-                rows = list(csv.DictReader(f))
-        except (OSError, UnicodeDecodeError, csv.Error) as e:
-            raise DataError(f"{file}: cannot be read as a list of codes", faults=[str(e)]) from None
-        if not rows or "code" not in rows[0]:
-            raise DataError(f"{file}: no column 'code'", hint="first line: code,name")
-        codes = tuple(r["code"].strip() for r in rows)
-        if doubles := _doubles(codes):
-            raise DataError(f"{file}: codes are listed twice", faults=[repr(c) for c in doubles[:5]])
-        names = tuple((r.get("name") or "").strip() for r in rows) if "name" in rows[0] else None
-        return cls(mode, version or file.stem, codes, names)
-
-    def axis(self) -> Axis:
-        """The axis of this mode."""
-        return Axis(self.mode, self.codes, self.names, "public")
-
-    def digest(self) -> str:
-        """Hash of mode, version, and codes in order: sites compare it before round 1."""
-        return Axis(f"{self.mode}@{self.version}", self.codes).digest()
-
-
-def align_to(sites: Sequence[Site], dictionaries: Mapping[str, Dictionary]) -> Sites:
-    """Put every site on the public dictionaries; a code that a dictionary lacks is refused by name.
+def align_to(sites: Sequence[Site], lists: Mapping[str, Axis]) -> Sites:
+    """Put every site on public lists of codes. A code that its list lacks is refused by name.
 
     Parameters
     ----------
     sites
         The hospitals.
-    dictionaries
-        Name of a feature mode -> its dictionary; every mode must have one.
+    lists
+        Name of a feature mode -> its public list, which every mode must have.
     """
-    out = []
-    for s in sites:
-        if s.tensor is None:
-            out.append(s)
-            continue
-        modes = [a.name for a in s.tensor.axes[1:]]
-        missing = [m for m in modes if m not in dictionaries]
-        if missing:
-            raise ProtocolMismatch(
-                f"site {s.name!r}: no dictionary for {', '.join(missing)}", faults=[f"given: {', '.join(dictionaries)}"]
-            )
-        out.append(to_axes(s, [dictionaries[m].axis() for m in modes]))
-    return Sites(out, truth_of(sites))
+    tensors = {s.name: s.tensor for s in sites if s.tensor is not None}
+    faults = [f"site {name!r}: {a.name}" for name, t in tensors.items() for a in t.axes[1:] if a.name not in lists]
+    if faults:
+        raise ProtocolMismatch(
+            "modes without a public list", faults=faults, hint=f"given: {', '.join(lists) or 'none'}"
+        )
+    placed = [to_axes(s, [lists[a.name] for a in s.tensor.axes[1:]]) if s.tensor is not None else s for s in sites]
+    return Sites(placed, truth_of(sites))
