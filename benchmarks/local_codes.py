@@ -7,7 +7,8 @@ the seed), or shift (all of diabetes130 against all of DE-SynPUF), with the shar
 ``synpuf:0.3`` and ``synpuf:0.3:8``. Codes are diagnosis rubrics that at least 100 patients have in both halves (shift: 200). That choice
 uses no privacy budget. ``null`` permutes all local labels, so that what is proposed is wrong. ``apart`` renames codes that the other side
 lacks, so that no local code has a counterpart. With ``mixed`` half of them have one. ``attack`` is the same with a released model (Topics, 30 columns, masked sums over three
-hospitals with half of the patients) in place of the common table: a party with the other half names codes of the model.
+hospitals with half of the patients) in place of the common table: a party with the other half names codes of the model. ``fms`` fits
+Topics with 10 columns on both hospitals after all proposals are accepted, and compares it with the fit on the true codes.
 """
 
 from __future__ import annotations
@@ -25,8 +26,12 @@ import numpy as np
 from scipy.sparse import csr_matrix
 
 import polyclinic as pc
+from polyclinic.alignment.local_codes import CodePairs
 from polyclinic.alignment.matching import Directions, match
+from polyclinic.records.events.code_maps import CodePair
+from polyclinic.tensors.matching import factor_match_score
 
+COLUMNS = 10  # of the joint models
 DATA = Path(os.environ.get("POLYCLINIC_DATA", "../shared/data"))
 
 
@@ -80,8 +85,8 @@ def site(name: str, present: csr_matrix, codes: list[str]) -> pc.Site:
     return pc.Site(name, pc.SparseTensor(coords, entries.data, entries.shape, ["patient", axis]))
 
 
-def trial(case: str, seed: int) -> dict[str, float]:
-    """Shares: of the renamed codes with a counterpart right, and right among the first two; of all and of the others proposed."""
+def hospitals(case: str, seed: int) -> tuple[list[pc.Site], list[str], dict[str, str]]:
+    """Two hospitals, the codes of the first, and the true code of every renamed one."""
     name, share, *more = case.split(":")
     rng = np.random.default_rng(seed)
     tables, codes = parts(name, rng)
@@ -99,10 +104,17 @@ def trial(case: str, seed: int) -> dict[str, float]:
         codes, labels = [codes[k] for k in kept[0]], [labels[k] for k in kept[1]]
     order = np.argsort(labels)  # places say nothing
     local = site("local", tables[1][:, order], [labels[k] for k in order])
-    epsilon = next((float(x) for x in more if x[0].isdigit()), None)
+    return [site("common", tables[0], codes), local], codes, truth
+
+
+def trial(case: str, seed: int) -> dict[str, float]:
+    """Shares: of the renamed codes with a counterpart right, and right among the first two; of all and of the others proposed."""
+    sites, codes, truth = hospitals(case, seed)
+    labels = sites[1].counts().axes[1].labels or ()
+    epsilon = next((float(x) for x in case.split(":")[2:] if x[0].isdigit()), None)
     privacy = None if epsilon is None else pc.Privacy(epsilon, 1e-6)
     began = time.process_time()
-    found = pc.align_codes([site("common", tables[0], codes), local], ["local"], privacy=privacy, seed=seed)
+    found = pc.align_codes(sites, ["local"], privacy=privacy, seed=seed)
     matched = {x for x in labels if truth.get(x) in codes}
     return {
         "right": sum(truth.get(p.local) == p.code for p in found) / max(len(matched), 1),
@@ -110,9 +122,33 @@ def trial(case: str, seed: int) -> dict[str, float]:
         "proposed": len(found) / len(found.open + found.pairs),
         "without a counterpart": sum(p.local not in matched for p in found)
         / max(len(set(labels) & set(truth) - matched), 1),
-        "codes": m,
+        "codes": len(codes),
         "seconds": time.process_time() - began,
     }
+
+
+def joint(case: str, seed: int) -> dict[str, float]:
+    """Factor match of the model on aligned codes to the model on the true codes. A code that stays local is a code of its own."""
+    sites, _, truth = hospitals(case, seed)
+    pairs = pc.align_codes(sites, ["local"], seed=seed)
+    true = CodePairs(tuple(CodePair("diagnosis", x, c, accept="yes") for x, c in truth.items()))
+    fits = [
+        columns(s) for s in (true.apply(sites, ["local"]), pairs.confirm().apply(sites, ["local"]), pc.align(sites))
+    ]
+    every = sorted({c for fit in fits for c in fit})
+    empty = np.zeros(COLUMNS)
+    harmonised, aligned, apart = (np.array([fit.get(c, empty) for c in every]) for fit in fits)
+    return {
+        "fms": factor_match_score([harmonised], [aligned]),
+        "fms without alignment": factor_match_score([harmonised], [apart]),
+        "right": sum(truth.get(p.local) == p.code for p in pairs) / len(truth),
+    }
+
+
+def columns(sites: list[pc.Site]) -> dict[str, np.ndarray]:
+    """Code -> its row of a joint model."""
+    model = pc.Topics(rank=COLUMNS, aggregation="plain", seed=0).fit(sites)
+    return dict(zip(sites[0].counts().axes[1].labels or (), model.factors_[0], strict=True))
 
 
 def attack(case: str, seed: int) -> dict[str, float]:
@@ -137,7 +173,8 @@ def attack(case: str, seed: int) -> dict[str, float]:
 def main() -> None:
     """Print the mean of every case."""
     case, *seeds = sys.argv[1:]
-    rows = [(attack if "attack" in case else trial)(case, int(s)) for s in seeds or ["0"]]
+    kind = attack if "attack" in case else joint if "fms" in case else trial
+    rows = [kind(case, int(s)) for s in seeds or ["0"]]
     print(case, "seeds", *seeds, *(f"{k} {np.mean([r[k] for r in rows]):.3f}" for k in rows[0]), flush=True)
 
 
