@@ -7,14 +7,19 @@ import json
 from pathlib import Path
 from typing import Any
 
+import anndata
+import duckdb
 import numpy as np
 import pytest
 
 import polyclinic as pc
 from polyclinic.cli import main
+from polyclinic.config import Node
 from polyclinic.errors import ConfigError
 from polyclinic.privacy.gate.owner_rules import ledger_of
 from polyclinic.privacy.ledger.signed_head import SignedHead
+from polyclinic.records.preflight import check
+from polyclinic.util.table import Table
 
 GROUPS = {"cardiac": (("d1", "d2", "d3"), ("t1", "t2")), "renal": (("d4", "d5"), ("t3", "t4", "t5"))}
 NEW = {"burns": (("d8", "d9"), ("t8", "t9"))}
@@ -127,6 +132,31 @@ def test_compare_tells_what_differs_in_study_and_figures(world: Path, capsys: py
     call("compare", world / "one", world / "two")
 
 
+def check_meds(folder: Path, weights: dict[tuple[str, int], float]) -> None:
+    """The folder is read by our own reader of MEDS, and has the memberships."""
+    with open(folder / "subjects.csv") as f:
+        names = {r["subject_id"]: r["patient_id"] for r in csv.DictReader(f)}
+    source = {"kind": "meds", "events": "data"}
+    report = check(Node.parse({"site": {"name": "a"}, "source": source}, folder=folder))
+    assert not report.faults
+    assert report.figures["kinds"] == {"phenotype": sum(w != 0 for w in weights.values())}
+    rows = duckdb.sql(f"SELECT * FROM '{folder}/data/*.parquet'").fetchall()
+    assert {(names[str(s)], int(code.removeprefix("PHENOTYPE//"))): v for s, _, code, v in rows} == pytest.approx(
+        {k: w for k, w in weights.items() if w}
+    )
+    assert duckdb.sql(f"SELECT count(*) FROM '{folder}/metadata/codes.parquet'").fetchall() == [(2,)]
+
+
+def test_memberships_come_as_an_array_or_as_a_table_with_patients() -> None:
+    site = pc.datasets.icu_network(patients=300, seed=0)[0]
+    fitted = pc.CPALS(rank=3, seed=0).fit([site])
+    array, table = fitted.memberships(site), fitted.memberships(site, frame=True)
+    assert isinstance(table, Table) and not isinstance(array, Table)
+    assert table.columns == ("patient_id", "phenotype 1", "phenotype 2", "phenotype 3")
+    assert table["patient_id"] == list(site.counts().axes[0].labels or map(str, range(site.patients)))
+    assert [list(r.values())[1:] for r in table] == array.tolist()
+
+
 def test_apply_places_a_hospital_that_was_not_in_the_study(world: Path, capsys: pytest.CaptureFixture[str]) -> None:
     out = world / "applied"
     told = said(
@@ -138,6 +168,8 @@ def test_apply_places_a_hospital_that_was_not_in_the_study(world: Path, capsys: 
         "--out",
         out,
         "--cohort",
+        "--meds",
+        "--anndata",
         "--min-coverage",
         "0.1",
     )
@@ -159,6 +191,11 @@ def test_apply_places_a_hospital_that_was_not_in_the_study(world: Path, capsys: 
     assert {r["subject_id"] for r in cohort} == cardiac
     assert all(r["cohort_start_date"] == "2020-01-01" for r in cohort)
     assert (out / "cohort_definition.csv").is_file()
+    weights = {(r["patient_id"], r_): float(r[f"phenotype {r_}"]) for r in placed for r_ in (1, 2)}
+    check_meds(out / "meds", weights)
+    table = anndata.read_h5ad(out / "memberships.h5ad")
+    assert {(p, r_): float(table[p].X[0, r_ - 1]) for p, r_ in weights} == pytest.approx(weights)
+    assert set(table.obs["last_day"]) == {"2020-01-04"}
     assert sorted(p.name for p in (world / "east").iterdir()) == ["events.csv", "node.toml"]  # nothing is left behind
     with pytest.raises(SystemExit) as e:
         main(["apply", str(world / "one"), "--node", str(world / "east" / "node.toml"), "--out", str(out)])

@@ -37,7 +37,8 @@ class TomlFile(BaseModel):
             values = tomllib.loads(file.read_text(encoding="utf-8"))
         except (OSError, UnicodeDecodeError) as e:
             raise ConfigError(
-                f"{file}: cannot be read ({getattr(e, 'strerror', None) or 'not UTF-8 text'})", hint="check the path"
+                f"{file}: cannot be read ({e.strerror if isinstance(e, OSError) else 'not UTF-8 text'})",
+                hint="check the path",
             ) from None
         except tomllib.TOMLDecodeError as e:
             raise ConfigError(

@@ -20,12 +20,14 @@ def command(
     out: Annotated[Path, typer.Option(help="New folder for memberships.csv, coverage.json, cohort.csv.")],
     study: Annotated[Path | None, typer.Option(help="study.toml with [tensor], if the model has no rule.")] = None,
     cohort: Annotated[bool, typer.Option("--cohort", help="Also write OMOP cohort rows.")] = False,
+    meds: Annotated[bool, typer.Option("--meds", help="Also write memberships as MEDS, a folder.")] = False,
+    anndata: Annotated[bool, typer.Option("--anndata", help="Also write memberships.h5ad for AnnData.")] = False,
     min_coverage: Annotated[float, typer.Option(help="Minimum share of events with known codes.")] = 0.5,
     json_: Json = False,
 ) -> None:
     """Ingest by the model's own rule, place every patient, say how much was read. Nothing is sent."""
     from polyclinic.errors import ConfigError
-    from polyclinic.models.phenotypes.cohort import cohort_tables, memberships_table
+    from polyclinic.models.phenotypes.cohort import cohort_tables, memberships_table, write_anndata, write_meds
     from polyclinic.studies.run_folder import RunFolder
     from polyclinic.util.atomic_files import write_whole
 
@@ -41,6 +43,10 @@ def command(
         tables |= cohort_tables(m, placed, subjects, periods)
     for name, table in tables.items():
         write_whole(out / f"{name}.csv", table.to_csv())
+    if meds:
+        write_meds(out / "meds", m, placed, subjects, periods)
+    if anndata:
+        write_anndata(out / "memberships.h5ad", m, placed, subjects, periods)
     told = {
         "model": m.digest(),
         "site": site.name,

@@ -123,6 +123,10 @@ class Factorization(Configured[FP]):
         out: Array = self._framed(placed, tensor.axes[0].labels)
         return (out, cover) if coverage else out
 
+    def memberships(self, data: SparseTensor | Site, *, frame: bool = False, unseen: Unseen = "drop") -> Array | Table:
+        """As :meth:`polyclinic.models.phenotypes.phenotypes.Phenotypes.memberships`."""
+        return self._value().memberships(data, frame=frame, unseen=unseen)
+
     def fit_transform(self, data: SparseTensor | Site, y: object = None, **options: Unpack[SimulationOptions]) -> Array:
         """Learn from one hospital's patients, and place them: (patients, R)."""
         if not isinstance(data, SparseTensor | Site):

@@ -8,8 +8,10 @@ from typing import Final
 
 import numpy as np
 
+from polyclinic.errors import MissingExtra
 from polyclinic.models.base import Array
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.util.atomic_files import write_whole
 from polyclinic.util.table import Table
 
 CARRIES: Final = 0.05  # of a patient's recorded activity
@@ -19,6 +21,12 @@ def shares(model: Phenotypes, placed: Array) -> Array:
     """(patients, R) share of what was recorded of a patient that every phenotype explains; rows sum to 1 or are 0."""
     mass = np.abs(placed) * np.prod([np.abs(f).sum(0) for f in model.factors], axis=0)
     return np.asarray(mass / np.maximum(mass.sum(1, keepdims=True), 1e-300))
+
+
+def heaviest(model: Phenotypes) -> list[str]:
+    """Names of the two heaviest codes of every phenotype."""
+    top = model.top(2)
+    return [" + ".join(str(n) for n in top.where(phenotype=r)["name"]) for r in range(model.rank)]
 
 
 def memberships_table(placed: Array, subjects: Sequence[str]) -> Table:
@@ -53,8 +61,7 @@ def cohort_tables(
         for r in range(model.rank)
         for i in np.flatnonzero(share[:, r] >= CARRIES).tolist()
     ]
-    top = model.top(2)
-    called = names or [" + ".join(str(n) for n in top.where(phenotype=r)["name"]) for r in range(model.rank)]
+    called = names or heaviest(model)
     source = about or [f"model {model.digest()[:16]}"] * model.rank
     defined = [
         (r + 1, called[r], f"at least {CARRIES:.0%} of recorded activity, {source[r]}") for r in range(model.rank)
@@ -65,6 +72,69 @@ def cohort_tables(
             ["cohort_definition_id", "cohort_definition_name", "cohort_definition_description"], defined
         ),
     }
+
+
+def write_meds(
+    folder: Path, model: Phenotypes, placed: Array, subjects: Sequence[str], when: Mapping[str, tuple[object, object]]
+) -> None:
+    """Write memberships as MEDS: ``data/memberships.parquet`` and ``metadata/codes.parquet``.
+
+    The code is ``PHENOTYPE//1``, ``numeric_value`` the membership, ``time`` the patient's last day. Memberships of 0 are no
+    rows. MEDS calls subjects by integers: other identifiers are numbered, and ``subjects.csv`` says how.
+    """
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    number = {s: int(s) if s.isdecimal() else -1 for s in subjects}
+    if min(number.values(), default=0) < 0:
+        number = {s: n for n, s in enumerate(subjects)}
+        named = Table(["subject_id", "patient_id"], [(n, s) for s, n in number.items()])
+        write_whole(folder / "subjects.csv", named.to_csv())
+    cells = [(subjects[i], r + 1, placed[i, r]) for i, r in zip(*np.nonzero(placed))]
+    rows = [(number[s], when.get(s, (None, None))[1], f"PHENOTYPE//{r}", float(w)) for s, r, w in cells]
+    codes = [(f"PHENOTYPE//{r}", name, None) for r, name in enumerate(heaviest(model), start=1)]
+    _parquet(
+        folder / "data" / "memberships.parquet",
+        Table(["subject_id", "time", "code", "numeric_value"], rows),
+        "subject_id::BIGINT AS subject_id, time::TIMESTAMP AS time, code, numeric_value::FLOAT AS numeric_value",
+    )
+    _parquet(
+        folder / "metadata" / "codes.parquet",
+        Table(["code", "description", "parent_codes"], codes),
+        "code, description, parent_codes::VARCHAR[] AS parent_codes",
+    )
+
+
+def _parquet(file: Path, table: Table, columns: str) -> None:
+    """Write a table, sorted, readable by its owner only."""
+    import duckdb
+
+    file.parent.mkdir(mode=0o700, exist_ok=True)
+    with duckdb.connect() as con:
+        con.register("cells", table)
+        con.sql(f"SELECT {columns} FROM cells ORDER BY ALL").write_parquet(str(file))
+    file.chmod(0o600)
+
+
+def write_anndata(
+    file: Path, model: Phenotypes, placed: Array, subjects: Sequence[str], when: Mapping[str, tuple[object, object]]
+) -> None:
+    """Write memberships as an AnnData of patients x phenotypes, which ehrdata reads, too."""
+    try:
+        import anndata
+        import pandas
+    except ImportError:
+        raise MissingExtra("anndata", "anndata", "writing an AnnData") from None
+    days = [[str(day or "") for day in when.get(s, (None, None))] for s in subjects]
+    table = anndata.AnnData(
+        X=np.asarray(placed, np.float32),
+        obs=pandas.DataFrame(days, columns=["first_day", "last_day"], index=list(subjects)),
+        var=pandas.DataFrame(
+            {"name": heaviest(model), "weight": model.weights},
+            index=[f"phenotype {r}" for r in range(1, model.rank + 1)],
+        ),
+        uns={"model": model.digest()},
+    )
+    table.write_h5ad(file)
+    file.chmod(0o600)
 
 
 def periods_of(events: Path) -> dict[str, tuple[object, object]]:

@@ -179,6 +179,24 @@ class Phenotypes(Value):
         placed = self.placing.place(tensor, self.factors)
         return (placed, cover) if coverage else placed
 
+    def memberships(self, data: SparseTensor | Site, *, frame: bool = False, unseen: Unseen = "drop") -> Array | Table:
+        """Return the memberships of a hospital's own patients: (patients, R), or a table with the patients' identifiers.
+
+        Parameters
+        ----------
+        data
+            The patients. Without labels they are called 0, 1, 2 ...
+        frame
+            Whether to return a table: ``patient_id`` and a column a phenotype. ``table.to_pandas()`` is a data frame.
+        unseen
+            Codes that the model does not know, as in :meth:`transform`.
+        """
+        from polyclinic.models.phenotypes.cohort import memberships_table
+
+        placed = self.transform(data, unseen=unseen)
+        names = patients_of(data).axes[0].labels or tuple(map(str, range(len(placed))))
+        return memberships_table(placed, names) if frame else placed
+
     def _holes(self) -> list[tuple[int, float]]:
         """Phenotypes, counted from 1, of which a censored file lacks more than a tenth, and how much is left."""
         if not self.origin.censored:
