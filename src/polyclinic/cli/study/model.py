@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from polyclinic.util.table import Table
 
 app = application(no_args_is_help=True)
-FileArgument = Annotated[Path, typer.Argument(help="*.phenotypes, *.groups, *.classes, *.similarity, *.moments, or a run folder.")]
+FileArgument = Annotated[Path, typer.Argument(help="A model file (*.phenotypes, *.groups ...), or a run folder.")]
 
 
 @app.command()
