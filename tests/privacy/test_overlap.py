@@ -46,7 +46,7 @@ def test_a_frame_whose_patients_are_at_three_sites_is_refused_or_accounted_for()
         fit([s.take(np.arange(s.patients) % 2 == 0) for s in sites], 2)
     assert (
         line(fit(sites, 3))
-        == "one patient is at no more than 3 sites: measured in the sites' tables or stated by their owners"
+        == "one patient is at no more than 3 sites: stated by the owners, or by names within one table; assumed between tables"
     )
 
 

@@ -165,7 +165,7 @@ class Study(TomlFile):
         method, tensor, sites = section("method"), section("tensor"), section("sites")
         federated = bool(method) and str(method.get("name", "")).lower() not in CENTRAL
         if federated and "aggregation" not in method:
-            faults.append("method.aggregation is missing: a study must name it (plain, masked, subspace, ...)")
+            faults.append("method.aggregation is missing: a study must name it (masked, plain, median, ...)")
         inputs = [k for k in ("site", "data") if values.get(k)]
         inputs += [f"sites.{k}" for k in ("nodes", "source") if sites.get(k)]
         if len(inputs) > 1:

@@ -24,7 +24,7 @@ class Params(BaseModel):
     rounds: int = Field(100, ge=1, le=100_000, description="Rounds at most.")
     tol: float = Field(0.0, ge=0, description="Stop when the method's figure changes by less; 0 = run all rounds.")
     seed: int = Field(0, ge=0, description="Seed of every random choice but privacy noise.")
-    aggregation: str = Field("plain", description="How sites' contributions are added: plain, masked, subspace, ...")
+    aggregation: str = Field("plain", description="How sites' contributions are added: plain, masked, median, ...")
     variant: Literal["corrected", "paper"] = Field(
         "corrected", description="Corrected algorithm, or as printed in the paper (see the page of errata)."
     )

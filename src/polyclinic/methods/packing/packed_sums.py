@@ -121,7 +121,7 @@ class Packing:
             raise ProtocolMismatch(
                 f"packed sum {self.label!r}: its checksum failed {times} times, the last time with fields as wide as a word; "
                 "what came back is not the sum of what the sites sent",
-                hint="packed sums need an adder that adds (plain, masked, subspace, cycle), not a robust or asynchronous one",
+                hint="packed sums need an adder that adds (plain, masked), not a robust or asynchronous one",
             )
         return replace(self, wider=WIDER * times)
 
