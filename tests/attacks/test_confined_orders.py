@@ -14,7 +14,8 @@ from typing import Any
 import pytest
 from tests.attacks.hostile_world import World, files
 
-from polyclinic.errors import MessageRefused, PolyclinicError
+from polyclinic.config import Study
+from polyclinic.errors import ConfigError, MessageRefused, PolyclinicError
 from polyclinic.methods.phenotypes import TRIP
 from polyclinic.node.admission import membership
 from polyclinic.node.admission.admission import doubts
@@ -101,6 +102,20 @@ def test_id_of_an_order_is_no_path(world: World, order: Any, tmp_path: Path) -> 
         assert victim.stat().st_mode & 0o777 == 0o755
     here = world.sites["east"].studies
     assert all(len(p.name) == 32 and set(p.name) <= set("0123456789abcdef") for p in here.iterdir())
+
+
+@pytest.mark.parametrize(
+    ("section", "fault"),
+    [
+        ({"evaluate": {"ranks": list(range(2, 1000))}}, "evaluate.ranks"),
+        ({"people": {"columns": {f"c{i}": ["a"] for i in range(1000)}}}, "people.columns"),
+        ({"people": {"survival": {"time": "t", "event": "e", "grid": "1d", "until": "900000000d"}}}, "people.survival"),
+    ],
+)
+def test_an_order_of_endless_work_is_refused_when_it_is_read(section: dict[str, Any], fault: str) -> None:
+    asked = {"study": {"name": "endless"}, "tensor": {"modes": ["drug", "diagnosis"]}, **section}
+    with pytest.raises(ConfigError, match=fault):
+        Study.parse({**asked, "method": {"name": "sumals", "rank": 2, "aggregation": "masked"}})
 
 
 def test_names_and_numbers_of_an_order_are_bounded(world: World, order: Any) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Literal, Self
+from typing import Final, Literal, Self
 
 from pydantic import Field, model_validator
 
@@ -10,6 +10,9 @@ from polyclinic.config.sections import hours
 from polyclinic.config.toml import TomlSection
 
 Act = Literal["carriers", "people", "outcome", "survival", "completion", "replicate"]
+
+
+STEPS: Final = 2_000  # of a survival table: an order could ask for more than a hospital's memory holds
 
 
 class SurvivalRule(TomlSection):
@@ -26,6 +29,8 @@ class SurvivalRule(TomlSection):
             width = hours(getattr(self, key))
             if width is None or width % 24:
                 raise ValueError(f"{key} = {getattr(self, key)!r} is no number of days; write e.g. '30d'")
+        if self.end > STEPS * self.width:
+            raise ValueError(f"until = {self.until!r} is more than {STEPS:,} steps of {self.grid!r}; write a longer grid")
         return self
 
     @property
@@ -46,7 +51,9 @@ class PeopleRule(TomlSection):
     days: int = Field(30, ge=1, description="Readmission: within so many days of a discharge.")
     age: tuple[float, ...] = Field((), description="Public bands of age, e.g. [0, 50, 70, 120].")
     sex: bool = Field(False, description="Whether sex (F, M) is read.")
-    columns: dict[str, tuple[str, ...]] = Field(default_factory=dict, description="Other columns with PUBLIC levels.")
+    columns: dict[str, tuple[str, ...]] = Field(
+        default_factory=dict, max_length=100, description="Other columns with PUBLIC levels."
+    )
     survival: SurvivalRule | None = Field(None, description="Time to an event.")
 
     @model_validator(mode="after")
@@ -75,7 +82,7 @@ class EvaluateRule(TomlSection):
     baselines: bool = Field(True, description="Also AUCs of covariates alone, record sizes, random factors, raw codes.")
     support: bool = Field(True, description="Count patients per code, to decide which codes are shown.")
     ranks: tuple[int, ...] = Field(
-        (), description="Other ranks to compare with the method's, in the same run; not with [privacy]."
+        (), max_length=20, description="Other ranks to compare with the method's, in the same run; not with [privacy]."
     )
     share: float = Field(0.3, gt=0, lt=1, description="With [privacy]: part of mu^2 that pays for the findings.")
     max_carried: int = Field(8, ge=1, description="With [privacy]: a patient counts for so many phenotypes.")
