@@ -336,6 +336,13 @@ def test_transcript_of_a_published_table_does_not_give_a_hidden_count_by_its_rat
     assert candidates != [4], printed
 
 
+def test_transcript_of_a_published_table_does_not_give_a_hidden_count_by_its_margins() -> None:
+    """42 patients have the phenotype. If 36 of them are shown to have the outcome, 6 have not."""
+    table = published(36).effects
+    shown = [row[table.columns.index("events")] for row in table.rows]
+    assert 36 not in shown, shown
+
+
 def test_transcript_of_a_formal_study_comes_at_public_times_that_no_order_shortens(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -154,13 +154,13 @@ def _effects(act: OutcomeAnalysis, public: OutcomePublic, minimum: int) -> list[
     rows: list[list[object]] = []
     for r in range(rank):
         events = int(public.events[r])
-        shown_events = None if 0 < events < minimum else events
+        crude, small = _crude(events, float(public.carriers[r]), public.tally[:, :2].sum(0), minimum)
+        shown_events = None if small else events  # patients, events and carriers are shown, so each cell would follow
         if not usable[r]:
             rows.append([r, None, None, None, None, None, shown_events, None, None, False, None, False])
             continue
         b, error = float(beta[r]), float(se[r])
         odds = [math.exp(b), math.exp(b - Z * error), math.exp(b + Z * error)]
-        crude, small = _crude(events, float(public.carriers[r]), public.tally[:, :2].sum(0), minimum)
         reversal = abs(b) > Z * error and (crude - 1) * b < 0
         tests = [float(p[r]), float(q[r]), shown_events, b, error, bool(confirmed[r])]
         rows.append([r, *odds, *tests, None if small else crude, bool(reversal)])
