@@ -12,6 +12,7 @@ from pydantic import Field
 from polyclinic.analysis.base import PATIENTS, Analysis, AnalysisParams, NoMemory
 from polyclinic.analysis.statistics.intervals import wilson
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
+from polyclinic.privacy.small_cells import hide_rest
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.util.table import Table
@@ -187,10 +188,13 @@ class Prevalence(Analysis):
         if np.isnan(counts).all():
             return None
         everybody = float(public.n.sum())
-        sizes = counts[:, -1].copy()
-        for column, total in zip(counts.T, (*public.carriers, everybody)):
-            while _few_left(column, sizes, total, everybody, minimum):
-                column[np.nanargmin(np.where(column == 0, 2 * PATIENTS, column))] = np.nan  # a 0 hides least: last
+        sizes = counts[:, -1]
+
+        def few(hidden: NDArray[np.bool_], carry: float) -> bool:
+            return bool(0 < everybody - sizes[~hidden].sum() - carry < minimum)
+
+        totals = (*public.carriers, everybody)
+        counts = np.column_stack([hide_rest(c, float(n), minimum, few) for c, n in zip(counts.T, totals)])
         cells = [[None if np.isnan(x) else int(x) for x in row] for row in counts]
         rows = [[name, r, row[r], row[-1]] for name, row in zip(public.sites, cells) for r in range(len(row) - 1)]
         return Table(["hospital", "phenotype", "patients", "of"], rows)
@@ -213,16 +217,6 @@ class Prevalence(Analysis):
             mask[top, np.arange(f.shape[1])] = enough & ((two_hold(w, e) > DOMINANT) == dominated)
             out.append(mask)
         return tuple(out)
-
-
-def _few_left(column: Array, sizes: Array, total: float, everybody: float, minimum: int) -> bool:
-    """Whether hospitals that are left out of a column are one, or are known to have few patients with or without it."""
-    out = np.isnan(column)
-    if not out.any() or out.all():
-        return False
-    carry = total - np.nansum(column)
-    others = everybody - sizes[~out].sum() - carry  # NaN where a size is not shown
-    return bool(out.sum() == 1 or 0 < carry < minimum or 0 < others < minimum)
 
 
 def two_hold(weight: Array, eighth: Array) -> Array:

@@ -30,7 +30,9 @@ class SurvivalRule(TomlSection):
             if width is None or width % 24:
                 raise ValueError(f"{key} = {getattr(self, key)!r} is no number of days; write e.g. '30d'")
         if self.end > STEPS * self.width:
-            raise ValueError(f"until = {self.until!r} is more than {STEPS:,} steps of {self.grid!r}; write a longer grid")
+            raise ValueError(
+                f"until = {self.until!r} is more than {STEPS:,} steps of {self.grid!r}; write a longer grid"
+            )
         return self
 
     @property

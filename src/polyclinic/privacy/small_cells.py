@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.errors import DataError
+
+Array = NDArray[np.float64]
 
 
 def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
@@ -51,7 +53,7 @@ def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
     return hide
 
 
-def _hide_one_more(values: NDArray[np.float64], hidden: NDArray[np.bool_], minimum: int) -> bool:
+def _hide_one_more(values: Array, hidden: NDArray[np.bool_], minimum: int) -> bool:
     """Hide one more cell of a line if its total gives a hidden one away; whether there was a need."""
     shown = np.flatnonzero(~hidden)
     if not hidden.any() or not shown.size or (hidden.sum() > 1 and values[hidden].sum() >= minimum):
@@ -61,7 +63,7 @@ def _hide_one_more(values: NDArray[np.float64], hidden: NDArray[np.bool_], minim
     return True
 
 
-def _hide_beside_given_away(full: NDArray[np.float64], hide: NDArray[np.bool_], minimum: int) -> bool:
+def _hide_beside_given_away(full: Array, hide: NDArray[np.bool_], minimum: int) -> bool:
     """Hide the smallest shown cell in line with a small count that the table gives away; whether there was one."""
     for i, j in np.argwhere(hide & (full > 0) & (full < minimum)):
         beside = [*((i, k) for k in np.flatnonzero(~hide[i])), *((k, j) for k in np.flatnonzero(~hide[:, j]))]
@@ -71,7 +73,7 @@ def _hide_beside_given_away(full: NDArray[np.float64], hide: NDArray[np.bool_], 
     return False
 
 
-def _given_away(full: NDArray[np.float64], hide: NDArray[np.bool_], row: int, column: int) -> bool:
+def _given_away(full: Array, hide: NDArray[np.bool_], row: int, column: int) -> bool:
     """Whether what is shown leaves one value for a hidden cell (Gusfield 1988, a graph theoretic approach to data security).
 
     Rows and columns are nodes. A hidden cell is an edge along which its count may grow, and back along which it may shrink if it
@@ -114,18 +116,42 @@ def hide_given_away(
     >>> hide_given_away([["a", 40, 1.5], ["b", None, 0.2], ["c", 20, 1.1]], 1, [0], 64)
     [['a', 40, 1.5], ['b', None, None], ['c', None, None]]
     """
-    hidden = {i for i, row in enumerate(rows) if row[count] is None}
-    numbers = {i: int(str(row[count])) for i, row in enumerate(rows) if i not in hidden}
-    # zeros say nothing by being hidden: they go last
-    for i in sorted(numbers, key=lambda i: (numbers[i] == 0, numbers[i], i)):
-        rest = total - sum(n for j, n in numbers.items() if j not in hidden)
-        if not hidden or (len(hidden) > 1 and not 0 < rest < minimum):
+    counts = hide_rest(np.array([row[count] for row in rows], np.float64), total, minimum)
+    return [[None if np.isnan(n) and i not in keeps else x for i, x in enumerate(row)] for row, n in zip(rows, counts)]
+
+
+def hide_rest(
+    counts: Array,
+    total: float,
+    minimum: int,
+    few: Callable[[NDArray[np.bool_], float], bool] = lambda hidden, rest: False,
+) -> Array:
+    """Hide one more count of a line, the smallest, while those that are hidden (NaN) are known together to be few.
+
+    Parameters
+    ----------
+    counts
+        One line; NaN: hidden.
+    total
+        Printed beside the line.
+    few
+        Another reason to hide more: which are hidden, and what they add up to.
+
+    Examples
+    --------
+    >>> hide_rest(np.array([30.0, np.nan, 0.0, 12.0]), 46, 11).tolist()
+    [30.0, nan, 0.0, nan]
+    """
+    counts = counts.copy()
+    while (hidden := np.isnan(counts)).any() and not hidden.all():
+        rest = float(total - np.nansum(counts))
+        if hidden.sum() > 1 and not 0 < rest < minimum and not few(hidden, rest):
             break
-        hidden.add(i)
-    return [[x if at in keeps or i not in hidden else None for at, x in enumerate(r)] for i, r in enumerate(rows)]
+        counts[np.nanargmin(np.where(counts == 0, np.finfo(float).max, counts))] = np.nan  # a zero hides nothing: last
+    return counts
 
 
-def effective_contributors(weights: ArrayLike) -> NDArray[np.float64]:
+def effective_contributors(weights: ArrayLike) -> Array:
     """How many patients really carry each phenotype: (sum w)^2 / sum w^2 over patients.
 
     Below the minimum cell count a phenotype that is not differentially private describes single patients.

@@ -62,7 +62,11 @@ def _overlap(asked: Privacy | None, sites: Sequence[Site]) -> str:
         told = f"assumed, although {shared:,} patient names occur at more sites"  # of different tables: other people?
         warnings.warn(f"one patient is at no more than {asked.max_sites_per_patient} site(s): {told}", stacklevel=4)
         return told
-    return "stated by the owners, or by names within one table; assumed between tables" if all(s.several for s in sites) else ""
+    return (
+        "stated by the owners, or by names within one table; assumed between tables"
+        if all(s.several for s in sites)
+        else ""
+    )
 
 
 def _shared_names(sites: Sequence[Site], most: int) -> int:
