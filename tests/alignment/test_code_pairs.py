@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import hashlib
 import json
 from dataclasses import replace
 from pathlib import Path
@@ -14,9 +15,12 @@ from tests.alignment.test_local_codes import COMMON, LOCAL, TRUTH, hospitals, re
 import polyclinic as pc
 from polyclinic.alignment.local_codes import CodePairs
 from polyclinic.cli import main
-from polyclinic.config import Study
+from polyclinic.config import Node, Study
 from polyclinic.errors import DataError
+from polyclinic.node.signed_study import make_order
+from polyclinic.protocol.wire.sealed import Identity
 from polyclinic.records.events.code_maps import CodePair, read_map
+from polyclinic.records.ingest import ingest
 from polyclinic.studies.code_pairs import digest
 from polyclinic.studies.simulate import sites_of
 
@@ -102,6 +106,27 @@ def test_pairs_reach_a_public_list_that_has_no_local_codes(tmp_path: Path, netwo
         for more in ("", '[codes.dx]\nto = "p.csv"\n')
     )
     assert before.shape[1] == after.shape[1] == len(COMMON) and after.nnz > before.nnz
+
+
+def test_a_signed_order_carries_the_accepted_pairs_by_their_digest_and_a_hospital_uses_them(tmp_path: Path) -> None:
+    records_here = node(tmp_path, "north", records(300, 3), LOCAL)
+    (tmp_path / "list.csv").write_text("code\n" + "\n".join(COMMON) + "\n")
+    pairs = CodePairs(tuple(CodePair("dx", x, c, patients="25", score=0.9) for x, c in TRUTH.items()))
+    sheet = pairs.confirm(sorted(TRUTH)[:4]).bare().write(tmp_path / "p.csv")
+    listed = 'vocabulary = { dx = "list.csv" }\n'
+    stored = {}
+    for name, more in (("without", ""), ("with", '[codes.dx]\nto = "p.csv"\n')):
+        asked = Study.read(study(tmp_path, records_here, more, listed))
+        keys = {n: Identity.generate(n) for n in ("coordinator", "north", "south", "west")}
+        key = keys.pop("coordinator")
+        order = make_order(asked, name, {n: k.public.hex() for n, k in keys.items()}, key)
+        (tmp_path / name).mkdir()
+        there = order.parsed(tmp_path / name)
+        stored[name] = ingest(Node.read(tmp_path / "north.toml"), there, tmp_path / name / "data").site.counts().nnz
+    name = hashlib.sha256(sheet.read_bytes()).hexdigest()
+    assert order.files[order.study["codes"]["dx"]["to"]] == sheet.read_text()
+    assert name in order.study["codes"]["dx"]["to"] and ",25," not in sheet.read_text()
+    assert stored["without"] < stored["with"]
 
 
 def test_a_hospital_whose_codes_nobody_shares_gets_few_proposals_for_codes_without_a_counterpart() -> None:

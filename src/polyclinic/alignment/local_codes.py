@@ -17,17 +17,8 @@ from pathlib import Path
 import numpy as np
 from numpy.typing import NDArray
 
-from polyclinic.alignment.matching import (
-    FEW,
-    Array,
-    Directions,
-    Matching,
-    Places,
-    chance,
-    largest_chance,
-    match,
-    without_counterpart,
-)
+from polyclinic.alignment import matching
+from polyclinic.alignment.matching import Array, Directions, Matching, Places
 from polyclinic.alignment.union import align
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.methods.code_table import CodeTable, all_codes
@@ -254,15 +245,12 @@ def _proposed(tables: Sequence[CodeTable], shared: set[tuple[str, str]], seed: i
         return replace(bare, refused="no local code and no other common code of its mode is frequent enough")
     first, matrix = Directions.of(tables[0].matrix_), tables[1].matrix_
     second = Directions.of(matrix)
-    matching = match(first, second, anchors, allowed)
-    null = chance(first, matrix, anchors, allowed, seeds(seed, "codes"))
-    if matching[2].assigned.mean() <= max(float(s.mean()) for s in null):
+    assigned = matching.match(first, second, anchors, allowed)
+    null = matching.chance(first, matrix, anchors, allowed, seeds(seed, "codes"))
+    if assigned[2].assigned.mean() <= max(float(s.mean()) for s in null):
         return replace(bare, refused="permuted tables are matched as well as these: nothing can be proposed")
-    references = [np.concatenate(null)]
-    if len(anchors[0]) >= FEW:
-        places = np.flatnonzero(allowed.any(1)), np.flatnonzero(allowed.any(0))
-        references.append(without_counterpart(first, second, anchors, places, one_mode))
-    pairs = _pairs(tables, *matching, [np.sort(x[np.isfinite(x)]) for x in references])
+    lonely = matching.without_counterpart(first, second, anchors, allowed, one_mode)
+    pairs = _pairs(tables, *assigned, [np.concatenate(null), lonely])
     if not pairs:
         return replace(bare, refused="codes without a counterpart have such scores, too: nothing can be proposed")
     mapped = shared | {(p.mode, p.local) for p in pairs}
@@ -293,10 +281,10 @@ def _pairs(
     Parameters
     ----------
     others
-        Sorted scores of codes that are no pair: under the null, and of codes without a counterpart.
+        Scores of codes that are no pair: under the null, and of codes without a counterpart.
     """
-    chances = np.max([1.0 - np.searchsorted(x, found.assigned) / len(x) for x in others if len(x)], axis=0)
-    limit, pairs = largest_chance(chances), []
+    chances = matching.chances(found.assigned, others)
+    limit, pairs = matching.largest_chance(chances), []
     for place, column, score, share in zip(found.rows, found.columns, found.assigned.tolist(), chances.tolist()):
         scores = found.scores[:, column].copy()
         scores[place] = -np.inf

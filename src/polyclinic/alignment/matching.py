@@ -11,6 +11,7 @@ rows of V V'. docs/dev/decisions/0019-codes-by-co-occurrence.md has the figures 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -152,24 +153,43 @@ def without_counterpart(
     first: Directions,
     second: Directions,
     known: tuple[Places, Places],
-    unknown: tuple[Places, Places],
-    same: NDArray[np.bool_],
+    allowed: NDArray[np.bool_],
+    one_mode: NDArray[np.bool_],
 ) -> Array:
     """Return the best score of every anchor among unknown codes of the other table, none of which is its counterpart.
 
     Parameters
     ----------
-    same
+    allowed
+        (codes, codes) whether two codes may be a pair.
+    one_mode
         (codes, codes) whether two codes are of one mode.
     """
+    if len(known[0]) < FEW:
+        return np.zeros(0)
     best = []
-    for places, axis in (((unknown[0], known[1]), 0), ((known[0], unknown[1]), 1)):
+    for places, axis in (
+        ((np.flatnonzero(allowed.any(1)), known[1]), 0),
+        ((known[0], np.flatnonzero(allowed.any(0))), 1),
+    ):
         scores = compared(first, second, places, known, own=False)
-        best.append(np.where(same[np.ix_(*places)], scores, -np.inf).max(axis))
-    return np.concatenate(best)
+        best.append(np.where(one_mode[np.ix_(*places)], scores, -np.inf).max(axis))
+    out: Array = np.concatenate(best)
+    return out[np.isfinite(out)]
 
 
-def largest_chance(chances: Array) -> float:
+def chances(scores: Array, references: Sequence[Array]) -> Array:
+    """Return of each score the share of reference scores that are at least as large: the largest share of all references.
+
+    >>> chances(np.array([0.5, 2.0]), [np.array([1.0, 0.0]), np.zeros(0)]).tolist()
+    [0.5, 0.0]
+    """
+    shares = [1.0 - np.searchsorted(np.sort(x), scores) / len(x) for x in references if len(x)]
+    out: Array = np.max(shares, axis=0)
+    return out
+
+
+def largest_chance(found: Array) -> float:
     """Return the largest chance of a proposal, so that at most ``LACKING`` of the proposals are expected to lack a counterpart.
 
     Codes without a counterpart have any chance equally often. Twice the share of chances above 0.5 is therefore the share of
@@ -178,10 +198,9 @@ def largest_chance(chances: Array) -> float:
     >>> largest_chance(np.array([0.0, 0.01, 0.3, 0.1])), largest_chance(np.array([0.2, 0.9, 0.7, 0.6]))
     (0.3, -1.0)
     """
-    number = len(chances)
-    share = min(1.0, 2.0 * (float((chances > 0.5).sum()) + 1.0) / number)
-    ranked = np.sort(chances)
-    within = share * number * ranked <= LACKING * np.searchsorted(ranked, ranked, "right")
+    share = min(1.0, 2.0 * (float((found > 0.5).sum()) + 1.0) / len(found))
+    ranked = np.sort(found)
+    within = share * len(found) * ranked <= LACKING * np.searchsorted(ranked, ranked, "right")
     return float(ranked[within].max(initial=-1.0))
 
 

@@ -83,10 +83,9 @@ def union(axes: Sequence[Axis]) -> Axis:
         for label, text in zip_longest(a.labels or (), a.names or (), fillvalue=""):
             names[label] = names.get(label) or text
     labels = tuple(sorted(names))
-    sources = {a.vocabulary for a in axes}
-    complete = all(a.labels is not None and set(a.labels) == set(labels) for a in axes)
     texts = tuple(names[x] for x in labels) if any(names.values()) else None
-    return Axis(axes[0].name, labels, texts, sources.pop() if len(sources) == 1 and complete else "data")
+    listed = {(a.vocabulary, tuple(sorted(a.labels or ()))) for a in axes}
+    return Axis(axes[0].name, labels, texts, axes[0].vocabulary if listed == {(axes[0].vocabulary, labels)} else "data")
 
 
 def to_axes(site: Site, axes: Sequence[Axis | None]) -> Site:
@@ -124,11 +123,13 @@ def align_to(sites: Sequence[Site], lists: Mapping[str, Axis]) -> Sites:
     lists
         Name of a feature mode -> its public list, which every mode must have.
     """
-    tensors = {s.name: s.tensor for s in sites if s.tensor is not None}
-    faults = [f"site {name!r}: {a.name}" for name, t in tensors.items() for a in t.axes[1:] if a.name not in lists]
+    faults = [f"site {s.name!r}: {a.name}" for s in sites for a in _feature_axes(s) if a.name not in lists]
     if faults:
         raise ProtocolMismatch(
             "modes without a public list", faults=faults, hint=f"given: {', '.join(lists) or 'none'}"
         )
-    placed = [to_axes(s, [lists[a.name] for a in s.tensor.axes[1:]]) if s.tensor is not None else s for s in sites]
-    return Sites(placed, truth_of(sites))
+    return Sites([to_axes(s, [lists[a.name] for a in _feature_axes(s)]) for s in sites], truth_of(sites))
+
+
+def _feature_axes(site: Site) -> tuple[Axis, ...]:
+    return () if site.tensor is None else site.tensor.axes[1:]
