@@ -359,3 +359,19 @@ def test_neither_hospitals_nor_long_records_make_codes_hold_together() -> None:
         act = Link(model=Projector((part, part), lambda site: np.ones((site.patients, 1))))
         z[linked] = float(act.rho(run(act, sites).public)[1][0])
     assert abs(z[0.0]) < 3 < 10 < z[0.1], z
+
+
+def test_no_number_of_patients_with_both_gives_a_small_count_away() -> None:
+    """With prevalence and total, one cell of a phenotype's 2 x 2 table gives the others."""
+    sites = pc.datasets.icu_network(patients=300, seed=1)
+    found = pc.evaluate(pc.SumALS(rank=6, rounds=6, seed=0).fit(sites), sites, what=("carriers", "outcome"))
+    assert found.outcome is not None and found.prevalence is not None and found.outcome.unknown == 0
+    cases, others = found.outcome.events, found.patients - found.outcome.events
+    shown = 0
+    for effect, people in zip(found.outcome.effects, found.prevalence):
+        if effect["events"] is not None and people["patients"] is not None:
+            both, carriers = effect["events"], people["patients"]
+            cells = (both, cases - both, carriers - both, others - carriers + both)
+            assert not any(0 < cell < 11 for cell in cells)
+            shown += 1
+    assert 0 < shown < 6

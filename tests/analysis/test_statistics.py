@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 
 import polyclinic as pc
+from polyclinic.analysis.projection import Projector
 from polyclinic.analysis.statistics.intervals import adjusted, chi_square, logf, normal_p, wilson
 from polyclinic.analysis.statistics.roc import Ranks, calibration, ranked
 from polyclinic.analysis.statistics.survival_curves import (
@@ -19,7 +21,10 @@ from polyclinic.analysis.statistics.survival_curves import (
     kaplan_meier,
     log_rank,
     restricted_mean,
+    step_of,
 )
+from polyclinic.analysis.survival import SurvivalAnalysis, survival_found
+from polyclinic.protocol.interfaces import Schema
 
 
 @dataclass(frozen=True, eq=False)
@@ -232,16 +237,18 @@ def test_survival_equals_lifelines(stays: tuple[np.ndarray, np.ndarray, np.ndarr
     assert p == pytest.approx(oracle.p_value, rel=1e-9)
 
 
-def _gaps(time: np.ndarray, event: np.ndarray, width: int, until: float) -> tuple[np.ndarray, Survival, object]:
+def _gaps(time: np.ndarray, event: np.ndarray, width: int, until: float) -> tuple[np.ndarray, Survival, Any]:
     """Distances between the curve on a grid and lifelines' Kaplan-Meier of exact times, at every grid point; and both."""
     from lifelines import KaplanMeierFitter
 
     steps = int(until // width)
     fitted = KaplanMeierFitter().fit(time, event)
-    step = np.minimum(time // width, steps).astype(int)
+    step = np.minimum(step_of(time, width), steps)
     gone = [np.bincount(step[event == k], minlength=steps + 1)[:steps].astype(np.float64) for k in (False, True)]
-    curve = kaplan_meier(gone[0], gone[1], float((step == steps).sum()), missed=0.5)
+    beyond = float((step == steps).sum())
+    low, curve, high = (kaplan_meier(gone[0], gone[1], beyond, m) for m in (1.0, 0.5, 0.0))
     exact = fitted.survival_function_at_times(width * np.arange(1, steps + 1)).to_numpy()
+    assert (low.share - 1e-9 <= exact).all() and (exact <= high.share + 1e-9).all(), "whatever the order within a step"
     return np.abs(curve.share - exact), curve, fitted
 
 
@@ -258,10 +265,22 @@ def test_survival_on_a_grid_is_within_a_thousandth_of_exact_times(width: int) ->
 
 
 def test_survival_of_the_demo_is_within_a_thousandth_of_exact_times() -> None:
-    """Its times fall fast at first, so that its grid is a week. A grid of 90 days is off by 0.01."""
-    people = [s.people for s in pc.datasets.icu_network(patients=3000, seed=0, people=True)]
-    time, event = (np.concatenate([getattr(p, k) for p in people]) for k in ("time", "event"))
-    assert _gaps(time, event.astype(bool), 7, 182)[0].max() < 1e-3
+    """Its times fall fast at first, so that its grid is a week. On coarser grids the findings say how far off they may be."""
+    sites = pc.datasets.icu_network(patients=3000, seed=0, people=True)
+    time, event = (np.concatenate([getattr(s.people, k) for s in sites]) for k in ("time", "event"))
+    model = pc.SumALS(rank=2, rounds=2, seed=0).fit(sites)
+    gaps, _, fitted = _gaps(time, event.astype(bool), 7, 182)
+    assert gaps.max() < 1e-3
+    for width, coarse in ((7, False), (30, False), (90, True), (180, True)):
+        act = SurvivalAnalysis(model=Projector.of(model.result_), width=width, until=182.0)
+        table = np.zeros((3, 2, act.grid + 1, 2))
+        np.add.at(table[-1, 0], (np.minimum(step_of(time, width), act.grid), event.astype(int)), 1.0)
+        public = act.init_public(Schema((12, 15), (), ("north",)), np.random.default_rng(0))
+        (found,) = survival_found(act, replace(public, table=table))
+        rows = [r for r in found.curve if 0 < r["time"] <= 182]
+        exact = fitted.survival_function_at_times([r["time"] for r in rows]).to_numpy()
+        gap = np.abs(np.array([r["survival"] for r in rows]) - exact).max()
+        assert gap <= found.grid_error and bool(found.warnings) == coarse == (found.grid_error > 0.01)
 
 
 @pytest.mark.slow

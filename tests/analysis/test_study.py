@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import re
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -20,7 +22,7 @@ from polyclinic.studies.analyses import plan_of
 from polyclinic.studies.halvings import halvings, resolved
 from polyclinic.studies.registry import make
 from polyclinic.studies.run_folder import RunFolder
-from polyclinic.studies.simulate import run_study
+from polyclinic.studies.simulate import run_study, sites_of
 
 BASE = {
     "study": {"name": "icu", "seed": 0},
@@ -135,7 +137,25 @@ def test_a_people_column_that_no_site_has_is_an_error_that_names_it(tmp_path: Pa
 def test_advice_names_no_column_that_the_source_may_lack() -> None:
     missing = plan_of(Study.parse({**BASE, "evaluate": {"what": ["carriers"]}})).missing
     assert missing["outcome"] == '[evaluate] what = [..., "outcome"]', "the study has an outcome"
-    assert "COLUMN" in missing["survival"] and "died" not in str(missing)
+    assert not any("COLUMN" in line for line in missing.values())
+    added = tomllib.loads(
+        "\n".join(re.findall(r"\[people\] (.*)", f"{missing['people']}\n{missing['survival']}")).replace(
+            ", sex", "\nsex"
+        )
+    )
+    asked = {**BASE, "data": {**BASE["data"], "people": True}, "people": added}
+    assert {*added} == {"age", "sex", "survival"} and sites_of(Study.parse(asked))
+    assert {"people", "survival"} <= {*plan_of(Study.parse(asked)).what}
+    sources = {
+        "mimic3": {"kind": "mimic3", "folder": "x"},
+        "files": {"kind": "files", "events": "x", "columns": {"sex": "gender"}},
+    }
+    for kind, line in (("mimic3", "age = [0, 50, 70, 120], sex = true"), ("files", "sex = true")):
+        study = {k: v for k, v in BASE.items() if k != "data"} | {
+            "tensor": {"modes": ["a", "b"]},
+            "sites": {"source": sources[kind]},
+        }
+        assert plan_of(Study.parse(study)).missing["people"] == f"[people] {line}"
 
 
 def test_people_are_read_beside_the_labels(tmp_path: Path) -> None:
@@ -305,7 +325,7 @@ def test_a_baseline_that_predicts_better_is_said_and_a_tiny_gain_is_called_so() 
     made = {s.id: " ".join(s.words) for s in sections(found)}
     assert "they predict worse than numbers of events and of different entries (0.76)" in made["outcome"]
     assert '"size"' in made["outcome"] and "covariates alone (" not in made["outcome"]
-    assert "hardly predicts hidden codes. Gain 0.006 nats" in made["completion"]
+    assert "hardly predicts hidden codes. The right code is 1.01 times as probable (0.006 nats" in made["completion"]
 
 
 def test_findings_are_exported_and_written_for_ohdsi(tmp_path: Path) -> None:

@@ -83,7 +83,7 @@ def test_parameters_are_words_and_privacy_never_a_bare_epsilon(formal_run: RunFo
         assert rows["nonnegative"] == "true"
     words = {r["parameter"]: r["value"] for r in tables(RunContents.read(formal_run))["parameters"]}["privacy"]
     assert "patient-level, epsilon 8 at delta 1e-05 (one patient added or removed)" in words
-    assert words.endswith("guarantee reached: formal")
+    assert words.endswith("Guarantee reached: formal")
     assert words in _parsed(_page_of(formal_run.path)).text
 
 

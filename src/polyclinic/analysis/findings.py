@@ -31,6 +31,7 @@ EFFECTS: Final = (
     "confirmed",
     "crude",
     "reversed",
+    "inflation",
 )
 APART: Final = ("carried", "shown", "held", "flow", "fit", "privacy_")  # are not in findings.json by these names
 MODELS: Final = ("model", "auc", "low", "high", "gain", "gain_low", "gain_high")
@@ -45,7 +46,9 @@ class OutcomeFound:
     effects
         Phenotype, adjusted odds ratio of patients with the phenotype against all others with its interval, p (penalised likelihood
         ratio), q (Benjamini-Hochberg), events, ``confirmed`` (found in one half, q < .05, and in the other, p < .05 and same sign),
-        ``crude`` ratio of the 2 x 2 table, ``reversed``: the adjusted interval excludes 1, and the crude ratio is on the other side of 1.
+        ``crude`` ratio of the 2 x 2 table, ``reversed``: the adjusted interval excludes 1, and the crude ratio is on the other side of 1,
+        ``inflation``: variance inflation factor. Phenotypes above 10 exclude each other or have the same patients, so that their
+        adjusted odds ratios cannot be told apart.
     auc
         Of covariates and phenotypes together: pairs of patients of one hospital, scored by the regression of the other half.
     baselines
@@ -65,9 +68,7 @@ class OutcomeFound:
     effects: Table
     auc: Area | None
     baselines: Table
-    roc: tuple[tuple[float, float], ...] = ()
     calibration: tuple[tuple[float, float, float, float], ...] = ()
-    brier: float | None = None
     cross_fitted: bool = False  # placed by models of the other half, too
     note: str = ""
     joint: tuple[float, int, float] | None = None
@@ -94,7 +95,8 @@ class SurvivalFound:
     """Time to the event of a phenotype's carriers and of the others (``phenotype`` None: everybody).
 
     ``curve``: group, time (end of a step of the grid, first 0), patients at risk at that time, share without the event, its interval.
-    ``warnings``: why the grid is too coarse for these data.
+    ``warnings``: why the grid is too coarse for these data. ``grid_error``: the most that a point of a curve can differ from the
+    estimate from exact times, because the grid does not say what came first within a step.
     """
 
     phenotype: int | None
@@ -104,6 +106,7 @@ class SurvivalFound:
     log_rank_p: float | None
     mean: Mapping[str, float] = field(default_factory=dict)
     warnings: tuple[str, ...] = ()
+    grid_error: float = 0.0
 
 
 @dataclass(frozen=True, eq=False)

@@ -26,7 +26,7 @@ from polyclinic.records.sites.site import Site
 Array = NDArray[np.float64]
 # limit: of the numbers sent; patients within a bin have one predicted risk in the ROC curve and the calibration
 BINS: Final = 192
-SCORED: Final = ("bins", "ranks", "levels", "brier")  # sums over predicted risks
+SCORED: Final = ("bins", "ranks", "levels")  # sums over predicted risks
 PULL: Final = 50.0  # patients by whose weight a code is drawn to telling nothing
 # limit: standard deviations of the predicted logit that bins reach; patients beyond are in the outer bins
 SPREAD: Final = 4.0
@@ -60,14 +60,13 @@ class OutcomePublic:
     bins: Array  # (2, 2, BINS): half, outcome, bin of the risk by phenotypes
     ranks: Array  # (2, designs + 1, 4): by half, :func:`~polyclinic.analysis.statistics.roc.ranked`
     levels: Array  # (2, levels, 3, 4): by half and level, ranks of the first score; events, patients, sum of risks
-    brier: Array  # (designs, 2): sum of squared errors and patients
 
 
 class OutcomeAnalysis(Analysis):
     """Odds ratios of carriers, and the cross-fitted AUC with and without phenotypes."""
 
     name = "outcome"
-    version = 3
+    version = 4
     facts = MethodFacts(
         steps={
             "moments": StepMeaning(
@@ -132,7 +131,6 @@ class OutcomeAnalysis(Analysis):
             np.zeros((2, 2, BINS)),
             np.zeros((2, len(self.judged) + 1, 4)),
             np.zeros((2, sum(len(v.words) for v in self.params.groups), 3, 4)),
-            np.zeros((len(self.judged), 2)),
         )
 
     def next_step(self, public: OutcomePublic) -> Step | None:
@@ -186,8 +184,8 @@ class OutcomeAnalysis(Analysis):
             {r: unpacked(a, f"t{r}", n) for r in public.tests.active}, dict.fromkeys(public.tests.active, flags0)
         )
         if step.name == "tests":
-            bins, ranks, levels, brier = (a[k] * n for k in SCORED)
-            state = replace(state, bins=np.rint(bins), ranks=ranks, levels=levels, brier=brier)
+            bins, ranks, levels = (a[k] * n for k in SCORED)
+            state = replace(state, bins=np.rint(bins), ranks=ranks, levels=levels)
         return replace(state, tests=tests, stage="rest" if tests.active else "end")
 
     def _patients(self, public: OutcomePublic) -> float:
@@ -279,19 +277,16 @@ class OutcomeAnalysis(Analysis):
     def _predicted(
         self, site: Site, public: OutcomePublic, y: Array, usable: NDArray[np.bool_], half: NDArray[np.int64]
     ) -> dict[str, Array]:
-        """Histogram of the risk by phenotypes, ranks of all predictions, squared errors."""
-        bins, brier, levels = (np.zeros(x.shape) for x in (public.bins, public.brier, public.levels))
+        """Histogram of the risk by phenotypes, ranks of all predictions, sums by level."""
+        bins, levels = np.zeros(public.bins.shape), np.zeros(public.levels.shape)
         logits: list[list[Array]] = [[], []]
         for i, h, use, bin_, eta in self._scores(site, public, y, usable, half):
             if i == 0:
                 np.add.at(bins[h], (y[use].astype(int), bin_), 1.0)
-            risk = 0.5 * (1 + np.tanh(eta / 2))
-            if i == 0:
-                levels[h] = self._by_level(site, use, risk, y[use])
-            brier[i] += np.array([np.square(risk - y[use]).sum(), use.sum()])
+                levels[h] = self._by_level(site, use, 0.5 * (1 + np.tanh(eta / 2)), y[use])
             logits[h].append(eta)
         ranks = [ranked(np.array(logits[h]), y[usable & (half == h)]) for h in (0, 1)]
-        return {"bins": bins, "ranks": np.stack(ranks), "brier": brier, "levels": levels}
+        return {"bins": bins, "ranks": np.stack(ranks), "levels": levels}
 
     def _by_level(self, site: Site, use: NDArray[np.bool_], risk: Array, y: Array) -> Array:
         """(levels, 3, 4): pairs of patients of one level alone, and how many had the outcome and were expected to."""

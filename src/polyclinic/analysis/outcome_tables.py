@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from polyclinic.analysis.findings import EFFECTS, MINIMUM, MODELS, OutcomeFound
 from polyclinic.analysis.outcome import OutcomeAnalysis, OutcomePublic
 from polyclinic.analysis.statistics.intervals import Z, adjusted, chi_square, normal_p, wilson
-from polyclinic.analysis.statistics.roc import Area, Ranks, calibration, curve, inflation
+from polyclinic.analysis.statistics.roc import Area, Ranks, calibration, inflation
 from polyclinic.privacy.small_cells import hide_given_away, suppress
 from polyclinic.util.table import Table
 
@@ -56,7 +56,6 @@ def outcome_found(act: OutcomeAnalysis, public: OutcomePublic, name: str, minimu
     risk = np.concatenate([_risks(public, act, 2 - h) for h in (0, 1)])
     order = np.argsort(risk, kind="stable")
     y1, y0 = all_bins[1][order], all_bins[0][order]
-    brier = float(public.brier[0, 0] / max(public.brier[0, 1], 1.0))
     return OutcomeFound(
         name,
         patients,
@@ -66,9 +65,7 @@ def outcome_found(act: OutcomeAnalysis, public: OutcomePublic, name: str, minimu
         Table(EFFECTS, hide_given_away(_effects(act, public, minimum), 6, (0, 9), cases, minimum)),
         areas[0],
         Table(MODELS, rows),
-        curve(y1, y0, minimum=minimum),
         calibration(y1, y0, risk[order], minimum=minimum),
-        brier,
         len(act.params.halves) == 2,
         joint=_joint(act, public),
         by_level=_by_level(act, public, minimum),
@@ -152,18 +149,19 @@ def _effects(act: OutcomeAnalysis, public: OutcomePublic, minimum: int) -> list[
     same_sign = np.sign(slots[1][0]) == np.sign(slots[2][0])
     confirmed = same_sign & ((significant[0] & (halves[1] < LEVEL)) | (significant[1] & (halves[0] < LEVEL)))
     rows: list[list[object]] = []
+    inflation = public.climbs.information[0].diagonal()[common:] * np.square(se)
     for r in range(rank):
         events = int(public.events[r])
         crude, small = _crude(events, float(public.carriers[r]), public.tally[:, :2].sum(0), minimum)
         shown_events = None if small else events  # patients, events and carriers are shown, so each cell would follow
         if not usable[r]:
-            rows.append([r, None, None, None, None, None, shown_events, None, None, False, None, False])
+            rows.append([r, *[None] * 5, shown_events, None, None, False, None, False, None])
             continue
         b, error = float(beta[r]), float(se[r])
         odds = [math.exp(b), math.exp(b - Z * error), math.exp(b + Z * error)]
         reversal = abs(b) > Z * error and (crude - 1) * b < 0
         tests = [float(p[r]), float(q[r]), shown_events, b, error, bool(confirmed[r])]
-        rows.append([r, *odds, *tests, None if small else crude, bool(reversal)])
+        rows.append([r, *odds, *tests, crude, bool(reversal), round(float(inflation[r]), 2)])
     return rows
 
 

@@ -23,6 +23,7 @@ from polyclinic.analysis.statistics.survival_curves import (
     kaplan_meier,
     log_rank,
     restricted_mean,
+    step_of,
 )
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
@@ -33,9 +34,10 @@ Array = NDArray[np.float64]
 # limit: of the encoding
 BOUND: Final = 2.0**20  # of every sum, divided by the number of patients
 
-# docs/howto/findings.md: grids beyond these change a hazard ratio by more than a third of its standard error
+# docs/howto/findings.md: longer steps change a hazard ratio by more than a third of its standard error
 LONGEST: Final = 730.0
-CENSORED: Final = 0.2
+# docs/howto/findings.md: a grid that may move a point of a curve by more than this is coarse
+COARSE: Final = 0.01
 
 
 class SurvivalParams(AnalysisParams):
@@ -61,7 +63,7 @@ class SurvivalAnalysis(Analysis):
     """How long carriers and others stay free of the event."""
 
     name = "survival"
-    version = 2
+    version = 3
     facts = MethodFacts(
         steps={
             "survival": StepMeaning("patients by time, event and phenotype", "the day on which one patient left"),
@@ -137,13 +139,13 @@ class SurvivalAnalysis(Analysis):
         time = np.full(n, np.nan) if people is None or people.time is None else people.time
         event = np.zeros(n, bool) if people is None or people.event is None else people.event
         timed = np.isfinite(time)
-        bin_index = np.floor(np.where(timed, time, 0.0) / self.params.width)
-        happened = event & (bin_index < self.grid)
-        bin_index = np.minimum(bin_index, self.grid).astype(np.int64)
+        step_index = step_of(np.where(timed, time, 0.0), self.params.width)
+        happened = event & (step_index < self.grid)
+        step_index = np.minimum(step_index, self.grid)
         carries = self.placer.has(site)
         if step.name == "survival":
             table = np.zeros(public.table.shape)
-            cell = (bin_index[timed], happened[timed].astype(int))
+            cell = (step_index[timed], happened[timed].astype(int))
             for r in range(self.placer.rank):
                 np.add.at(table[r], (carries[timed, r].astype(int), *cell), 1.0)
             np.add.at(table[-1, 0], cell, 1.0)
@@ -152,7 +154,7 @@ class SurvivalAnalysis(Analysis):
         use = timed & full
         x = np.concatenate([columns, carries.astype(np.float64)], axis=1)[use]
         beta = public.climbs.trial(0)
-        sums = efron_sums(x, np.minimum(bin_index[use], self.grid - 1), happened[use], self.grid, beta)
+        sums = efron_sums(x, np.minimum(step_index[use], self.grid - 1), happened[use], self.grid, beta)
         if self.covariates.site:
             sums_out = Cut(*efron(sums, beta)).arrays("cox")
             return private, Contribution({k: v / self._patients(public) for k, v in sums_out.items()})
@@ -202,13 +204,15 @@ def survival_found(act: SurvivalAnalysis, public: SurvivalPublic, minimum: int =
         if any(g[:, 1].sum() < minimum for g in groups.values()):
             continue
         rows: list[list[object]] = []
-        mean, warnings = {}, list[str]()
+        mean, error = {}, 0.0
         for name, g in groups.items():
             steps, beyond = g[:-1], float(g[-1].sum())
-            curve = kaplan_meier(steps[:, 0], steps[:, 1], beyond, missed=0.5)
+            curve, *ends = (kaplan_meier(steps[:, 0], steps[:, 1], beyond, missed=m) for m in (0.5, 0.0, 1.0))
             mean[name] = restricted_mean(curve, width)
-            rows += _points(name, curve, steps.sum(1), width, minimum)
-            warnings += _coarse(name, curve, steps[:, 0], width)
+            points = _points(name, curve, steps.sum(1), width, minimum)
+            shown = [round(float(str(p[1])) / width) - 1 for p in points[1:]]
+            error = max([error, *(float(np.abs(x.share - curve.share)[shown].max(initial=0.0)) for x in ends)])
+            rows += points
         tested = None if everyone else log_rank(*((g[:, 0], g[:, 1]) for g in groups.values()))
         hazard = None
         p = None
@@ -217,7 +221,9 @@ def survival_found(act: SurvivalAnalysis, public: SurvivalPublic, minimum: int =
             hazard, p = (math.exp(b), math.exp(b - Z * s), math.exp(b + Z * s)), normal_p(b / s)
         table = Table(["group", "time", "at_risk", "survival", "low", "high"], rows)
         log_rank_p = None if tested is None else tested[1]
-        out.append(SurvivalFound(None if everyone else r, table, hazard, p, log_rank_p, mean, tuple(warnings)))
+        out.append(
+            SurvivalFound(None if everyone else r, table, hazard, p, log_rank_p, mean, _coarse(error, width), error)
+        )
     return tuple(out)
 
 
@@ -235,16 +241,14 @@ def _points(name: str, curve: Survival, leave: Array, width: float, minimum: int
     return rows
 
 
-def _coarse(name: str, curve: Survival, censored: Array, width: float) -> list[str]:
-    """Sentences on a grid that is too coarse: the actuarial estimate supposes that patients leave evenly within a step."""
+def _coarse(error: float, width: float) -> tuple[str, ...]:
+    """Sentences on a grid that is too coarse: the order of events and censoring within a step is not known."""
     out = []
     if width > LONGEST:
         out.append(f"A step of {width:g} days is longer than two years. Hazard ratios are then less precise.")
-    many = censored > CENSORED * curve.at_risk
-    if many.any():
-        first = width * float(np.argmax(many))
+    if error > COARSE:
+        finer = f'[people] survival = {{grid = "{max(round(width / 3), 1)}d"}}'
         out.append(
-            f"{name.capitalize()}: more than {CENSORED:.0%} of the patients at risk are censored within one step "
-            f"(from day {first:g}). Use a finer grid: [people] survival = {{grid = ...}}."
+            f"Steps of {width:g} days are coarse. A point of a curve may be off by up to {error:.3f}. A finer grid: {finer}."
         )
-    return out
+    return tuple(out)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
@@ -14,7 +14,7 @@ from polyclinic.report.charts import clinical
 from polyclinic.report.charts.cells import rows_of
 from polyclinic.report.charts.rows import EffectRow, effect_rows, flow_boxes, replication_rows
 from polyclinic.report.contents import RunContents
-from polyclinic.report.replication import first_words
+from polyclinic.report.replication import first_words, too_few
 from polyclinic.studies.run_folder import RunFolder
 
 DRAWN: Final = 10  # rows of the forest plot: title, answer and figure fit on one screen
@@ -33,24 +33,29 @@ class FirstScreen:
 def answer(run: RunContents, phenotypes: Sequence[PhenotypeCard]) -> FirstScreen | None:
     """The first screen of phenotypes; None where the run learned something else, or nobody counted patients."""
     found = run.findings
-    flow = clinical.flow(flow_boxes(run.study, found)) if found else Markup("")
+    flow = clinical.flow(flow_boxes(run.study, found, run.minimum)) if found else Markup("")
     if run.kind != "phenotypes" or not found.get("prevalence"):
         return None
     rows, pieces, others = _rows(run, phenotypes)
     outcome = found.get("outcome") or {}
     sentences = [_learned(run), *_associations(rows, outcome), prediction(found)]
     sites = [s.site for s in phenotypes[0].sites]
-    forest = clinical.forest(rows[:DRAWN], sites=sites)
-    hidden = [f"{others} that did not replicate"] if others else []
+    legend = _legend(rows, outcome, 0 < len(sites) <= clinical.BOXES) if rows else ""
+    note = " ".join(n for n in (legend, _not_drawn(rows, pieces, others, found)) if n)
+    return FirstScreen(tuple(s for s in sentences if s), clinical.forest(rows[:DRAWN], sites=sites), note, flow)
+
+
+def _not_drawn(rows: Sequence[EffectRow], pieces: int, others: int, found: Mapping[str, Any]) -> str:
+    """How many phenotypes the figure leaves out, by reason."""
     empty = sum(r.ratio is None for r in rows[DRAWN:])
-    hidden += [f"{empty} without an odds ratio"] if empty else []
-    hidden += [f"{len(rows) - DRAWN - empty} with odds ratios nearest to 1"] if len(rows) > DRAWN + empty else []
-    hidden += [f"{pieces} pieces of phenotypes that are drawn"] if pieces else []
-    note = [
-        _legend(rows, outcome, 0 < len(sites) <= clinical.BOXES),
-        f"Not drawn: {', '.join(hidden)} (table below)." if hidden else "",
-    ]
-    return FirstScreen(tuple(s for s in sentences if s), forest, " ".join(n for n in note if n), flow)
+    counts = {
+        "whose replication is undecided" if too_few(found) else "that did not replicate": others,
+        "without an odds ratio": empty,
+        "with odds ratios nearest to 1": len(rows[DRAWN:]) - empty,
+        "that are pieces of these": pieces,
+    }
+    hidden = ", ".join(f"{n} {reason}" for reason, n in counts.items() if n)
+    return f"Not drawn: {hidden}. The table below has them." if hidden else ""
 
 
 def in_words(folder: RunFolder) -> list[str]:
@@ -91,7 +96,7 @@ def leading(card: PhenotypeCard) -> str:
 def outcome_words(outcome: Mapping[str, Any]) -> str:
     """The outcome as a sentence names it."""
     name = str(outcome.get("name") or "outcome")
-    return f"the outcome ({name})" if len(name.split()) == 1 and name not in ("mortality", "readmission") else name
+    return name if name.split()[0] in ("mortality", "readmission", "outcome", "the") else f"the outcome ({name})"
 
 
 def _learned(run: RunContents) -> str:
@@ -116,19 +121,35 @@ def _associations(rows: Sequence[EffectRow], outcome: Mapping[str, Any]) -> list
     if not rows:
         return []
     sure = sorted((r for r in rows if r.sure and r.ratio), key=lambda r: -r.ratio[0] if r.ratio else 0.0)
-    if not sure:
-        return [f"No association of the {len(rows)} phenotypes with {what} was shown (q < 0.05)."]
-    number = "The one that is drawn" if len(rows) == 1 else f"{len(sure)} of these {len(rows)}"
+    unclear = [r for r in rows if r.inseparable]
+    text = _strongest(sure, len(rows), what) if sure else []
+    if not sure and len(rows) > len(unclear):
+        text = [f"No association of {len(rows) - len(unclear)} phenotypes with {what} was shown (q < 0.05)."]
+    return [*text, *_remarks(rows, unclear, what)]
+
+
+def _remarks(rows: Sequence[EffectRow], unclear: Sequence[EffectRow], what: str) -> Iterator[str]:
+    """What a reader must know of single odds ratios: which cannot be told apart, and which adjustment turns around."""
+    if unclear:
+        ratios = ", ".join(f"{r.name} {r.crude:.2f}" for r in unclear if r.crude is not None)
+        yield (
+            f"The effects of {len(unclear)} phenotypes on {what} cannot be told apart, because their patients exclude each other or "
+            f"are the same.{f' Crude odds ratios: {ratios}.' if ratios else ''}"
+        )
+    for row in rows:
+        if row.reversed and row.ratio:
+            yield f"{row.name}: adjustment reverses it (crude {row.crude:.2f}, adjusted {row.ratio[0]:.2f})."
+
+
+def _strongest(sure: Sequence[EffectRow], of: int, what: str) -> list[str]:
+    """How many phenotypes go with the outcome, and those with the highest and the lowest odds."""
+    number = "The one that is drawn" if of == 1 else f"{len(sure)} of these {of}"
     text = [f"{number} {'is' if len(sure) == 1 else 'are'} associated with {what} after adjustment."]
     for row, word in ((sure[0], "highest"), (sure[-1], "lowest")):
         if row.ratio and (row.ratio[0] > 1) == (word == "highest"):
-            interval = f"odds ratio {row.ratio[0]:.2f}, 95 % CI {row.ratio[1]:.2f} to {row.ratio[2]:.2f}"
-            text.append(
-                f"The odds are {word} with \N{LEFT DOUBLE QUOTATION MARK}{row.name}\N{RIGHT DOUBLE QUOTATION MARK} ({interval})."
-            )
-    for row in rows:
-        if row.reversed and row.ratio:
-            text.append(f"{row.name}: adjustment reverses it (crude {row.crude:.2f}, adjusted {row.ratio[0]:.2f}).")
+            value, low, high = row.ratio
+            name = f"\N{LEFT DOUBLE QUOTATION MARK}{row.name}\N{RIGHT DOUBLE QUOTATION MARK}"
+            text.append(f"The odds are {word} with {name} (odds ratio {value:.2f}, 95 % CI {low:.2f} to {high:.2f}).")
     return text
 
 

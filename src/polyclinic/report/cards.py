@@ -85,8 +85,8 @@ class PhenotypeCard:
         """Why no name is suggested, in words."""
         return {
             "": "",
-            "carriers": f"fewer than {minimum} patients carry it, so none of its codes are shown",
-            "few": f"its strongest codes are held by fewer than {minimum} patients",
+            "carriers": f"fewer than {minimum} patients have it",
+            "few": f"fewer than {minimum} patients have its strongest codes",
             "held": "two patients hold most of its strongest codes",
             "noise": "the known noise explains all of it",
             "noisy": "the known noise explains most of what its codes weigh",
@@ -100,7 +100,7 @@ class PhenotypeCard:
         if not present:
             return ""
         if self.where == "unknown":
-            return f"{present[0]}; elsewhere too few patients to show"
+            return f"{present[0]} (elsewhere too few patients to show)"
         if len(present) == 1:
             return f"specific to {present[0]}"
         return (

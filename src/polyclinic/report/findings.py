@@ -11,11 +11,13 @@ from typing import Any, Final
 from markupsafe import Markup
 
 from polyclinic.analysis.replication.rank_table import suggestion
+from polyclinic.analysis.survival import COARSE
 from polyclinic.report.answer import prediction
 from polyclinic.report.charts import clinical
 from polyclinic.report.charts.cells import called, p_value, rows_of, span
-from polyclinic.report.charts.rows import Found, calibration_rows, replication_rows, survival_groups
+from polyclinic.report.charts.rows import INFLATED, Found, calibration_rows, replication_rows, survival_groups
 from polyclinic.report.replication import replication
+from polyclinic.report.words import count
 from polyclinic.util.table import Table
 
 HARDLY: Final = 0.02  # nats an event: two per cent
@@ -80,13 +82,13 @@ def _carriers(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple
         columns, rows = columns[:4], [r[:4] for r in rows]
         words = [
             (
-                f"N is about {found['patients']:,}, with noise: {found['privacy']['headline']}. All intervals contain the noise. A "
-                f"patient counts for the strongest phenotypes only. {100 * found['over_cap']:.1f} % of patients have more phenotypes than count."
+                f"N is about {found['patients']:,}. All intervals contain the noise. A patient counts for the strongest phenotypes only. "
+                f"{100 * found['over_cap']:.1f} % of patients have more phenotypes than count."
             )
         ]
         forecast_rows = [
             [
-                r["figure"],
+                {**SECTIONS, "auc": "AUC"}.get(r["figure"], r["figure"]),
                 "\N{EN DASH}" if r["error_95"] is None else f"{r['error_95']:.3g} {r['unit']}",
                 r["bought"],
                 r["reason"],
@@ -128,14 +130,15 @@ def _people(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[s
             difference = [] if noisy else [_difference(cells, levels, g)]
             lines.append([called(names, g), *(_level(cells.get((g, level))) for level in levels), *difference])
         last = [] if noisy else ["largest standardised difference"]
-        tables.append((variable.capitalize(), Table([variable, *levels, *last], lines)))
+        tables.append((variable.capitalize(), Table(["phenotype", *levels, *last], lines)))
         if not noisy:
             shares = [[called(names, g), *(_part(cells, g, level) for level in levels)] for g in groups[1:]]
-            tables.append((f"Prevalence by {variable}", Table([variable, *levels], shares)))
+            tables.append((f"Prevalence by {variable}", Table(["phenotype", *levels], shares)))
     words = "Patients with each phenotype by public levels. " + (
         "Intervals contain the noise."
         if noisy
-        else "A standardised difference compares them with all other patients (0.1 is small). Small counts are not shown."
+        else "A standardised difference compares them with all other patients (0.1 is small). A count from 1 to 10 is not shown, nor one "
+        "more of its row, from which it could be computed."
     )
     return [words], tables
 
@@ -184,8 +187,8 @@ def _outcome(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[
         if size
         else "",
         (
-            f"N = {_count(o['patients'])}, {_count(o['events'])} with the outcome. {_unknown(o['unknown'])}Adjusted for "
-            f"{', '.join(o['adjusted_for']) or 'nothing'}. Each hospital's intercept stays at the hospital."
+            f"N = {count(o['patients'])}, {count(o['events'])} with the outcome. {_unknown(o['unknown'])}Adjusted for "
+            f"{', '.join(_covariates(o)) or 'nothing'}. Each hospital's intercept stays at the hospital."
         ),
         ""
         if not joint
@@ -200,53 +203,54 @@ def _outcome(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[
         ),
     ]
     alone = not set(o["adjusted_for"]) - {"hospital"}  # without covariates the row of covariates alone says nothing
-    rows = [
-        [
-            r["model"].removeprefix("covariates and " if alone else ""),
-            r["auc"],
-            span(r["low"], r["high"], 3),
-            r["gain"],
-            span(r["gain_low"], r["gain_high"], 3),
-        ]
-        for r in rows_of(o["baselines"])
-        if not (alone and r["model"] == "covariates alone")
-    ]
-    effects = [
-        [
-            called(names, r["phenotype"]),
-            r["odds_ratio"],
-            span(r["low"], r["high"]),
-            p_value(r["p"]),
-            p_value(r["q"]),
-            r.get("crude"),
-            r["events"],
-            "in both halves" if r["confirmed"] else "",
-        ]
-        for r in rows_of(o["effects"])
-    ]
-    columns = ["phenotype", "odds ratio", "95 % CI", "p", "q", "crude odds ratio", "patients with both", "confirmed"]
+    rows = []
+    for r in rows_of(o["baselines"]):
+        if not (alone and r["model"] == "covariates alone"):
+            intervals = [r["auc"], span(r["low"], r["high"], 3), r["gain"], span(r["gain_low"], r["gain_high"], 3)]
+            rows.append([r["model"].removeprefix("covariates and " if alone else ""), *intervals])
     tables = [
         ("Prediction of the outcome", Table(["model", "AUC", "95 % CI", "gain of the phenotypes", "95 % CI "], rows)),
-        ("Odds ratios", Table(columns, effects)),
+        ("Odds ratios", _odds_ratios(o, names)),
     ]
     if o["calibration"]:
         lines = [[a, b, span(c, d)] for a, b, c, d in o["calibration"]]
         tables.append(("Calibration", Table(["predicted", "observed", "95 % CI"], lines)))
     if o.get("by_level"):
         judged = [[f"{r['variable']}: {r['level']}", *_judged(r)] for r in rows_of(o["by_level"])]
+        if any(r["auc"] is None for r in rows_of(o["by_level"])):
+            words.append(
+                "A level with 1 to 10 patients with (or without) the outcome is not shown, nor one more level of its kind."
+            )
         columns = ["patients by level", "patients", "observed share", "mean predicted risk", "AUC"]
         tables.append(("Prediction by level", Table(columns, judged)))
     words.append(
         "Odds ratios are of patients with the phenotype against all others, adjusted for covariates and the other phenotypes, with a "
-        "log-F(1,1) prior. p is by penalised likelihood ratio, q by Benjamini and Hochberg. Association is not cause."
+        "log-F(1,1) prior. p is by penalised likelihood ratio, q by Benjamini and Hochberg. A dash stands for a figure from which a "
+        "count of 1 to 10 patients could be computed. Association is not cause."
     )
     return words, tables
 
 
+def _odds_ratios(outcome: Found, names: Sequence[str]) -> Table:
+    rows = []
+    for r in rows_of(outcome["effects"]):
+        inseparable, confirmed = (r.get("inflation") or 0) > INFLATED, r["confirmed"] and r["odds_ratio"]
+        remark = "cannot be told apart" if inseparable else "confirmed in both halves" if confirmed else ""
+        ratio = [r["odds_ratio"], span(r["low"], r["high"]), p_value(r["p"]), p_value(r["q"])]
+        rows.append([called(names, r["phenotype"]), *ratio, r.get("crude"), r["events"], remark])
+    return Table(
+        ["phenotype", "odds ratio", "95 % CI", "p", "q", "crude odds ratio", "patients with both", "remark"], rows
+    )
+
+
+def _covariates(outcome: Found) -> list[str]:
+    """What the odds ratios are adjusted for, each variable once."""
+    return list(dict.fromkeys(a.split(":")[0] for a in outcome["adjusted_for"]))
+
+
 def _with_size(outcome: Found) -> str:
     """The covariates of this study and the record size, as the study file has them."""
-    names = ("site" if a == "hospital" else a.split(":")[0] for a in outcome["adjusted_for"])
-    return json.dumps(list(dict.fromkeys([*names, "size"])))
+    return json.dumps(["site" if a == "hospital" else a for a in _covariates(outcome)] + ["size"])
 
 
 def _judged(row: Found) -> list[object]:
@@ -257,17 +261,9 @@ def _judged(row: Found) -> list[object]:
     return [row["patients"], observed, row["predicted"], f"{row['auc']:.3f} ({span(row['low'], row['high'], 3)})"]
 
 
-def _count(n: int | None) -> str:
-    return "not shown" if n is None else f"{n:,}"
-
-
 def _unknown(n: int | None) -> str:
     number = "Fewer than 11" if n is None else f"{n:,}"
     return "" if n == 0 else f"{number} patients are left out because the outcome or a covariate is unknown. "
-
-
-def _times(nats: float) -> str:
-    return f"{math.exp(nats):.3g} times"
 
 
 def _p(value: float) -> str:
@@ -279,7 +275,7 @@ def _outcome_paid(found: Found, names: Sequence[str]) -> tuple[list[str], list[t
     o = found["outcome"]
     words = [
         prediction(found),
-        f"N is about {o['patients']:,}, about {o['events']:,} with the outcome. Adjusted for {', '.join(o['adjusted_for']) or 'nothing'}, not for hospitals.",
+        f"N is about {o['patients']:,}, about {o['events']:,} with the outcome. Adjusted for {', '.join(_covariates(o)) or 'nothing'}, not for hospitals.",
         (
             "Odds ratios are of patients with the phenotype against all others, with a normal prior of width 0.7. Intervals contain sampling "
             "error and noise. p is by the posterior, q by Benjamini and Hochberg. Association is not cause. The privacy budget does not cover "
@@ -303,21 +299,25 @@ def _survival(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple
             tests = [p_value(s["p"]), p_value(s["log_rank_p"])]
             rows.append([called(names, s["phenotype"]), ratio[0], span(ratio[1], ratio[2]), *tests, *means])
         if s["phenotype"] is None or noisy:
-            tables.append((called(names, s["phenotype"]).capitalize(), _curve(s)))
+            digits = 2 if (s.get("grid_error") or 0.0) > COARSE else 3
+            tables.append((called(names, s["phenotype"]).capitalize(), _curve(s, digits)))
     columns = ["phenotype", "hazard ratio", "95 % CI", "p", "log-rank p", "mean days with", "mean days without"]
     warnings = list(dict.fromkeys(w for s in found["survival"] for w in s.get("warnings") or ()))
     if noisy:
         return ["Kaplan-Meier estimate from noisy counts. Intervals contain the noise.", *warnings], tables
+    error = max(s.get("grid_error") or 0.0 for s in found["survival"])
     words = (
-        "Actuarial (life-table) estimate on the study's grid. Hazard ratios are adjusted (Cox model, Efron's ties, stratified by hospital). "
+        f"Actuarial (life-table) estimate on the study's grid. The grid moves no point of a curve by more than {error:.3f}. Hazard ratios are adjusted (Cox model, Efron's ties, stratified by hospital). "
         "Curves are not adjusted. A point of a curve stands for 11 patients or more."
     )
     return [words, *warnings], [("Hazard ratios", Table(columns, rows)), *tables] if rows else tables
 
 
-def _curve(s: Found) -> Table:
+def _curve(s: Found, digits: int) -> Table:
+    """A curve as a table. A coarse grid does not carry three digits."""
     lines = [
-        [r["group"], r["time"], r["at_risk"], r["survival"], span(r["low"], r["high"], 3)] for r in rows_of(s["curve"])
+        [r["group"], r["time"], r["at_risk"], round(r["survival"], digits), span(r["low"], r["high"], digits)]
+        for r in rows_of(s["curve"])
     ]
     return Table(["group", "days", "at risk", "without the event", "95 % CI"], lines)
 
@@ -357,7 +357,7 @@ def _completion(found: Found, names: Sequence[str]) -> tuple[list[str], list[tup
         for r in rows_of(found["completion"])
     ]
     gain, low = rows_of(found["completion"])[0]["nats"], rows[0][2]
-    size = f"{gain:.3f} nats an event (95 % CI {low}): the right code is {_times(gain)} as probable"
+    size = f"The right code is {math.exp(gain):.3g} times as probable ({gain:.3f} nats an event, 95 % CI {low})"
     verdict = "hardly predicts" if yes and gain < HARDLY else "predicts" if yes else "is not shown to predict"
     over = (
         "the average patient's placement by the same model, a patient's mean cut to 3 nats"
@@ -365,8 +365,8 @@ def _completion(found: Found, names: Sequence[str]) -> tuple[list[str], list[tup
         else "how common a code is"
     )
     words = [
-        f"The model {verdict} hidden codes. Gain {size}.",
-        f"Half of each patient's codes were hidden. Probabilities are over codes that the patient had not shown. The gain is over {over}.",
+        f"The model {verdict} hidden codes. {size}.",
+        f"Half of each patient's codes were hidden. The other half placed the patient. The comparison is with {over}.",
     ]
     blocks = [("Hidden codes", Table(["model", "nats an event", "95 % CI", "hidden events", "patients"], rows))]
     if found.get("ranks"):

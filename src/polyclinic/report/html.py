@@ -59,14 +59,17 @@ def hiding(run: RunContents, cards: Sequence[PhenotypeCard]) -> Hiding | None:
     head = f"{len(unnamed)} of {len(cards)} phenotypes cannot be named here." if unnamed else lesser
     reason = (
         f"A code is shown if at least {run.minimum} patients have it and carry the phenotype, and no two patients hold more than "
-        "half of its weight; otherwise it would describe single patients."
+        "half of its weight. Otherwise it would describe single patients."
     )
     if run.phenotypes.shown:
         reason += " Codes that the known noise explains are not shown, either."
     counted = Counter(c.why(run.minimum) for c in unnamed)
     if counted:
-        listed = "; ".join(f"{n} because {text}" for text, n in counted.items())
-        reason += f" Of the {len(unnamed)} without a name: {listed}."
+        reason += (
+            " Why they have no name: "
+            + ", ".join(f"{text} ({n} of {len(unnamed)})" for text, n in counted.items())
+            + "."
+        )
     return Hiding(head, reason, tuple(_helps(run, unnamed)) if unnamed else ())
 
 
@@ -78,7 +81,7 @@ def _helps(run: RunContents, unnamed: Sequence[PhenotypeCard]) -> list[str]:
             "[method] weighting = \N{LEFT DOUBLE QUOTATION MARK}saturating\N{RIGHT DOUBLE QUOTATION MARK}, "
             "so that no few patients make a phenotype"
         )
-    if any(c.reason == "held" for c in unnamed):
+    if any(c.reason == "held" for c in unnamed) and study.get("tensor"):
         out.append("[tensor] count = 'presence', so that a patient's repeated visits weigh as one")
     grouped = study.get("codes") or {}
     loose = [m for m in (study.get("tensor") or {}).get("modes", ()) if m not in grouped]
@@ -86,7 +89,9 @@ def _helps(run: RunContents, unnamed: Sequence[PhenotypeCard]) -> list[str]:
         icd = any(word in mode for word in ("diag", "condition", "procedure"))
         out.append(f"coarser codes: [codes.{mode}] to = {CCS if icd else GROUPS}")
     out.append(f"fewer phenotypes (rank is {run.rank}), more patients, or more sites")
-    out.append("the owner of a site sees all of its own: polyclinic report RUN --local SITE")
+    out.append(
+        "a report for the owner of a site, which shows everything of its own patients: polyclinic report RUN --local SITE"
+    )
     return out
 
 
@@ -107,9 +112,7 @@ ASIDE = (
     *("epsilon", "delta", "adjacency", "guarantee", "simulation_only", "outcome_unknown", "patients_left_out"),
     *("rounds_most", "converged", "predicts_unseen_codes", "phenotypes_replicable"),
 )
-PEOPLE = {
-    "phenotypes_named": "phenotypes whose shown codes may name them",
-}
+PEOPLE = {"phenotypes_named": "phenotypes whose shown codes may name them"}
 COST = {
     "rounds": "rounds of training",
     "seconds": "seconds",
@@ -190,11 +193,7 @@ def _environment() -> Environment:
     from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
     environment = Environment(
-        loader=FileSystemLoader(HERE),
-        autoescape=True,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        undefined=StrictUndefined,
+        loader=FileSystemLoader(HERE), autoescape=True, trim_blocks=True, lstrip_blocks=True, undefined=StrictUndefined
     )
     environment.filters |= {
         "number": words.number,

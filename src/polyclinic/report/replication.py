@@ -29,7 +29,7 @@ class Verdict:
 
 def verdicts(found: Mapping[str, Any]) -> tuple[Verdict, ...]:
     """Per phenotype its grade with cosine and correlation; empty where replication was not tested."""
-    few = _too_few(found)
+    few = too_few(found)
     return tuple(
         Verdict(grade(r), grade(r) == GRADES[2] and not few, f"{UNDECIDED if few else grade(r)}: {_size(r)}")
         for r in rows_of(found.get("replicability"))
@@ -47,7 +47,7 @@ def first_words(found: Mapping[str, Any], hospitals: int = 0) -> str:
     text = f"{passed or 'None'} of {total} phenotypes replicated when {people} were split in half."
     if unsure:
         text += f" {unsure} {'is' if unsure == 1 else 'are'} uncertain."
-    if _too_few(found):
+    if too_few(found):
         return f"{text} {found['patients']:,} patients are too few to decide (about {ENOUGH} are needed)."
     return text if passed else f"{text} Read them as descriptions of these records, not as findings."
 
@@ -59,7 +59,7 @@ def _size(row: Mapping[str, Any]) -> str:
     return f"cosine {row['halves']:.2f}{interval}, {link}"
 
 
-def _too_few(found: Mapping[str, Any]) -> bool:
+def too_few(found: Mapping[str, Any]) -> bool:
     """Whether none replicated and the patients are too few to call that a result."""
     passed = any(grade(r) == GRADES[0] for r in tested_rows(found))
     return not passed and 0 < (found.get("patients") or 0) < ENOUGH
@@ -76,7 +76,7 @@ def replication(found: Mapping[str, Any], names: Sequence[str]) -> tuple[list[st
     rows = [
         [
             called(names, r["phenotype"]),
-            UNDECIDED if _too_few(found) else grade(r),
+            UNDECIDED if too_few(found) else grade(r),
             r["halves"],
             span(r["low"], r["high"]),
             "not tested" if r["rho"] is None else round(r["rho"], 3),

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
+from operator import attrgetter
 from typing import Any, Final
 
 import numpy as np
@@ -41,7 +42,7 @@ def tables(
         **_ledger(spent),
         "parameters": _parameters(run),
         "people": TABLES["people"].of(
-            [(a["step"], "not shown" if a["patients"] is None else a["patients"]) for a in run.flow],
+            [(a["step"], "not shown" if a["patients"] is None else a["patients"]) for a in run.flow]
         ),
         "attrition": _attrition(run),
         "small_sites": _small_sites(run),
@@ -99,23 +100,20 @@ def _phenotypes(run: RunContents, cards: Sequence[PhenotypeCard]) -> dict[str, T
             codes += [(c.number, c.name, mode, k.label, k.name, k.weight, k.share, k.lift, True) for k in listed]
             if gone >= LEAST and not run.formal:  # that there is more, and how much of it: not which
                 codes.append((c.number, c.name, mode, None, "codes that may not be shown", None, gone, None, False))
-    about = [
-        (
-            c.number,
-            c.name,
-            c.weight,
-            c.where,
-            c.place,
-            c.carriers,
-            c.prevalence,
-            c.contributors,
-            c.suppressed,
-            c.named,
-            c.kept,
-            c.why(run.minimum),
-        )
-        for c in cards
-    ]
+    columns = (
+        "number",
+        "name",
+        "weight",
+        "where",
+        "place",
+        "carriers",
+        "prevalence",
+        "contributors",
+        "suppressed",
+        "named",
+        "kept",
+    )
+    about = [(*attrgetter(*columns)(c), c.why(run.minimum)) for c in cards]
     site_rows = [(c.number, c.name, s.site, s.carriers, s.prevalence) for c in cards for s in c.sites]
     return {
         "phenotypes": TABLES["phenotypes"].of(about),
@@ -171,29 +169,14 @@ def _comparison(run: RunContents) -> dict[str, Table]:
 
 
 def _ledger(spent: Sequence[SiteSpending]) -> dict[str, Table]:
+    facts = attrgetter("round", "step", "attempt", "scalars", "how", "noise")
     lines = [
-        (
-            s.site,
-            when,
-            c.round,
-            c.step,
-            c.attempt,
-            c.scalars,
-            c.how,
-            c.noise,
-            type(c.event).__name__,
-            multiplier_of(c.event),
-            c.adjacency,
-            c.formal,
-        )
+        (s.site, when, *facts(c), type(c.event).__name__, multiplier_of(c.event), c.adjacency, c.formal)
         for s in spent
         for when, c in s.charges
     ]
     by_round = [(s.site, s.adjacency, a.round, a.tight, a.renyi) for s in spent for a in s.by_round]
-    return {
-        "ledger": TABLES["ledger"].of(lines),
-        "spending": TABLES["spending"].of(by_round),
-    }
+    return {"ledger": TABLES["ledger"].of(lines), "spending": TABLES["spending"].of(by_round)}
 
 
 def feature_names(run: RunContents, d: int) -> list[str]:
@@ -218,10 +201,7 @@ def _mixture(run: RunContents) -> dict[str, Table]:
         (j + 1, float(w) if share[j] else None, *((float(x) if centre[j] else None) for x in means[j]))
         for j, w in enumerate(weights)
     ]
-    return {
-        "groups": TABLES["groups"].of(rows, names),
-        "group_sizes": TABLES["group_sizes"].of(sizes),
-    }
+    return {"groups": TABLES["groups"].of(rows, names), "group_sizes": TABLES["group_sizes"].of(sizes)}
 
 
 def _similarity(run: RunContents) -> dict[str, Table]:
@@ -264,7 +244,7 @@ def privacy_words(asked: Mapping[str, Any], card: Card) -> str:
 
     >>> card = Card("dpem", "heuristic", 2.0, 1e-6, "patient")
     >>> privacy_words({"epsilon": 2.0, "delta": 1e-6, "level": "patient", "max_sites_per_patient": 2}, card)
-    'asked for: patient-level, epsilon 2 at delta 1e-06 (one patient added or removed), one patient at no more than 2 sites; guarantee reached: heuristic'
+    'asked for: patient-level, epsilon 2 at delta 1e-06 (one patient added or removed), one patient at no more than 2 sites. Guarantee reached: heuristic'
     """
     p = Privacy(**asked)
     sites = f"one patient at no more than {p.max_sites_per_patient} site{'s' if p.max_sites_per_patient > 1 else ''}"
@@ -275,4 +255,4 @@ def privacy_words(asked: Mapping[str, Any], card: Card) -> str:
         *([sites] if p.level == "patient" else []),
         *bounds,
     ]
-    return f"asked for: {', '.join(facts)}; guarantee reached: {card.guarantee}"
+    return f"asked for: {', '.join(facts)}. Guarantee reached: {card.guarantee}"

@@ -21,8 +21,8 @@ KINDS = {
 def number(value: Any, digits: int = 3) -> str:
     """A figure with a few digits; a dash where there is none.
 
-    >>> number(0.828741), number(None), number(12345), number(0.00001234)
-    ('0.829', '–', '12,345', '1.23e-05')
+    >>> number(0.828741), number(None), number(12345), number(0.00001234), number(0.5), number(0.0041)
+    ('0.829', '–', '12,345', '1.23e-05', '0.500', '0.004')
     """
     if value is None:
         return "\N{EN DASH}"
@@ -30,7 +30,9 @@ def number(value: Any, digits: int = 3) -> str:
         return str(value)
     if isinstance(value, int) or (abs(value) >= 1000 and float(value).is_integer()):
         return f"{int(value):,}"
-    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:.{digits}g}"
+    if 0.001 <= abs(value) < 1:
+        return f"{value:.{digits}f}"  # columns of shares and areas have the same digits in every row
+    return f"{value:,.0f}" if abs(value) >= 1000 else f"{value:#.{digits}g}".rstrip(".") if value else "0"
 
 
 def count(value: int | None, minimum: int = 11) -> str:
@@ -90,7 +92,7 @@ def meaning(card: Any) -> str:
         return (
             "Whatever an attacker knows already, seeing everything that left the sites changes the odds of any guess about "
             f"one {card.adjacency} by at most a factor of e^{card.epsilon:.3g} = {2.718281828459045**card.epsilon:.3g}, except "
-            f"with probability {card.delta:g}. This is a theorem under the assumptions below."
+            f"with probability {card.delta:g}. This is a theorem under the assumptions that the Privacy page lists."
         )
     if card.guarantee == "heuristic":
         return (
@@ -104,7 +106,7 @@ def meaning(card: Any) -> str:
         )
     return (
         "No noise was added. Records stayed at their sites, but nothing bounds what the released sums reveal about a "
-        "patient; treat the model as derived from patient data."
+        "patient. Treat the model as derived from patient data."
     )
 
 
@@ -209,7 +211,9 @@ def no_outcome(run: RunContents) -> str:
     study = run.study["study"]
     if not (study.get("labels") or (study.get("people") or {}).get("outcome")) or run.findings.get("outcome"):
         return ""
-    if run.kind != "phenotypes":
+    if bought := run.findings.get("not_bought", {}).get("outcome"):
+        reason = f"the privacy budget does not cover it ({bought})"
+    elif run.kind != "phenotypes":
         reason = f"{run.outcome['class']} learned {KINDS[run.kind]}, and an outcome is analysed with phenotypes"
     elif run.formal:
         reason = "the privacy budget covers no analysis of an outcome ([evaluate] adds it)"
@@ -238,15 +242,15 @@ def weights(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
     )
 
 
-def skewed(outcome: Mapping[str, object], presence: Mapping[str, Any]) -> str:
+def skewed(outcome: Mapping[str, Any], presence: Mapping[str, Any]) -> str:
     """A warning where few patients decide and nothing weighs them; else empty."""
-    top = presence.get("top1_fitted")
-    if top is None or top <= 0.25:
+    top, weighting = presence.get("top1_fitted"), outcome.get("parameters", {}).get("weighting")
+    if top is None or top <= 0.25 or weighting is None:
         return ""
-    if outcome.get("saturation") is not None:  # weighted already: one patient in a hundred, or the only ones there are
+    if weighting != "none":  # weighted already: one patient in a hundred, or the only ones there are
         return (
-            f"One patient holds {percent(top)} of the squared weight, although no record counts much more than another: hardly "
-            "anybody has codes of all modes together. Use codes that are less fine, or [tensor] window = 'patient'."
+            f"1 % of the patients (at least one) hold {percent(top)} of the squared weight: few patients have codes of all kinds "
+            "together. Use coarser codes, or [tensor] window = 'patient'."
         )
     return (
         f"The heaviest 1 % of patients hold {percent(top)} of the squared weight, so they make the phenotypes. Use weighting = "

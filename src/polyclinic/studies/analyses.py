@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, Final
 
 from polyclinic.analysis.findings import Findings
 from polyclinic.analysis.pipelines.evaluate import (
@@ -35,6 +35,16 @@ from polyclinic.records.sites.site import Site
 from polyclinic.studies.halvings import evaluated, halvings
 from polyclinic.util.table import Table
 
+PERSONS: Final = (
+    "eicu",
+    "fhir",
+    "meds",
+    "mimic3",
+    "mimic4",
+    "omop",
+    "synpuf",
+)  # kinds of sources with age, sex and death
+
 
 def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggregation: str = "plain") -> AnalysisPlan:
     """The acts that a study asks for; all faults at once, before anything is read.
@@ -55,7 +65,7 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
     halved = halvings(study)
     absent = [a for a in ACTS if a not in what and (a != "replicate" or (halved.can and not halved.number))]
     possible = _possible(study, variables)
-    missing = {a: f'[evaluate] what = [..., "{a}"]' if possible.get(a) else LINES[a] for a in absent}
+    missing = {a: f'[evaluate] what = [..., "{a}"]' if possible.get(a) else lines_of(study).get(a, "") for a in absent}
     return AnalysisPlan(
         what,
         variables,
@@ -75,6 +85,23 @@ def plan_of(study: Study, *, outcome: str | None = None, minimum: int = 11, aggr
         sites=max(len(study.nodes()), 3),
         **({} if study.evaluate is None or not noisy(study.privacy) else _priced(rule)),
     )
+
+
+def lines_of(study: Study) -> dict[str, str]:
+    """The lines of a study file that add the sections it lacks, only with keys and columns that its own sources have."""
+    lines = {a: line for a, line in LINES.items() if "COLUMN" not in line}
+    if study.data is not None and study.data.dataset == "icu_network":
+        people = "[data] people = true, [people]"
+        survival = f'{people} survival = {{time = "days", event = "died"}}'
+        return lines | {"people": f"{people} age = [0, 50, 70, 120], sex = true", "survival": survival}
+    sources = [n.source for n in (*study.nodes(), study.inline()) if n is not None]
+    keys = {"age": "age = [0, 50, 70, 120]", "sex": "sex = true"}
+    known = [k for k in keys if sources and all(s.kind in PERSONS or k in s.columns for s in sources)]
+    if known:
+        lines["people"] = f"[people] {', '.join(keys[k] for k in known)}"
+    if sources and {s.kind for s in sources} <= {*PERSONS} - {"fhir", "meds"}:
+        lines["outcome"] = '[labels] outcome = "mortality"'
+    return lines
 
 
 def _possible(study: Study, variables: Sequence[object]) -> dict[str, bool]:
@@ -109,12 +136,7 @@ def _rank_faults(study: Study, rule: EvaluateRule, what: Sequence[str]) -> list[
 
 def _priced(rule: EvaluateRule) -> dict[str, Any]:
     """What a study says of findings that are paid for; the epsilon is the method's."""
-    return {
-        "part": rule.share,
-        "max_carried": rule.max_carried,
-        "planning_size": rule.planning_size,
-        "rate": rule.rate,
-    }
+    return {"part": rule.share, "max_carried": rule.max_carried, "planning_size": rule.planning_size, "rate": rule.rate}
 
 
 def acts_of(study: Study) -> tuple[str, ...]:
@@ -141,7 +163,7 @@ def whole(study: Study, method: Estimator) -> StudyPipeline:
     """A study's method with everything that follows it, as one method."""
     plan = plan_of(study, aggregation=method.params.aggregation)
     if not evaluated(study):  # what replicates, and nothing else: no patient is counted
-        plan = replace(plan, what=(), missing={a: LINES[a] for a in ACTS if a != "replicate"})
+        plan = replace(plan, what=(), missing={a: lines_of(study).get(a, "") for a in ACTS if a != "replicate"})
     return StudyPipeline(method, plan, halvings(study).number)
 
 

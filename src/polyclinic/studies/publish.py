@@ -32,12 +32,7 @@ BOXES: Final = {
 
 
 def publish(
-    folder: RunFolder,
-    model: Any,
-    head: Mapping[str, Any],
-    *,
-    minimum: int = MINIMUM,
-    local: Sequence[Site] = (),
+    folder: RunFolder, model: Any, head: Mapping[str, Any], *, minimum: int = MINIMUM, local: Sequence[Site] = ()
 ) -> dict[str, object]:
     """Write the files of a finished study, and return what ``metrics.json`` holds.
 

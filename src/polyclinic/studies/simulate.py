@@ -71,12 +71,7 @@ def simulate(
     """
     with one_thread(), ThreadPoolExecutor(max(1, threads)) as pool:
         fold = Simulation(
-            method,
-            sites,
-            doors=doors,
-            quorum=quorum,
-            progress=progress,
-            each=pool.map if threads > 1 else map,
+            method, sites, doors=doors, quorum=quorum, progress=progress, each=pool.map if threads > 1 else map
         )
         if resume:
             found = checkpoints.checkpoints() if checkpoints is not None else []

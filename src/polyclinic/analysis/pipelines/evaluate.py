@@ -147,7 +147,7 @@ def plan_for(
     if adjust is None:
         names = [v.name for v in variables]
         adjust = [*(n for n in ("age", "sex") if n in names), "site"]
-    missing = {a: line for a, line in LINES.items() if a not in acts}
+    missing = {a: NEEDS.get(a, f'what = [..., "{a}"]') for a in ACTS if a not in acts}
     return AnalysisPlan(acts, variables, tuple(adjust), missing=missing, **more)
 
 

@@ -168,16 +168,14 @@ def expected(asked: Asked, what: Sequence[str], size: float, rate: float) -> tup
     """
     sd = _noise(asked, asked.parts(what))
     n = max(size, 1.0)
-    forecasts = [_readable("carriers", 100 * Z * sd["carriers"] / n, "points of prevalence")]
+    forecasts = [_readable("carriers", 100 * Z * sd["carriers"] / n, "percentage points of prevalence")]
     if "people" in sd:
-        forecasts.append(
-            _readable("people", 100 * Z * sd["people"] / (n * TYPICAL), "points of a level among carriers")
-        )
+        forecasts.append(_readable("people", 100 * Z * sd["people"] / (n * TYPICAL), "percentage points of a level"))
     if "gradient" in sd:
         forecasts += _of_outcome(sd, n, rate)
     if "survival" in sd:
         error = Z * sd["survival"] * math.sqrt(2 * asked.times) / n
-        forecasts.append(_readable("survival", 100 * error, "points of everybody's curve"))
+        forecasts.append(_readable("survival", 100 * error, "percentage points of the survival curve"))
     if "completion" in sd:
         forecasts.append(_readable("completion", Z * 3 * sd["completion"] / n, "nats an event"))
     return tuple(forecasts)
@@ -185,8 +183,8 @@ def expected(asked: Asked, what: Sequence[str], size: float, rate: float) -> tup
 
 def _readable(figure: str, error: float, unit: str) -> Forecast:
     """Forecast one figure, with the reason where its error is too large to read it."""
-    limit = (100 if unit.startswith("points") else 1) * READABLE[figure]
-    reason = f"off by {error:.3g} {unit}, at most {limit:.3g} can be read" if error > limit else ""
+    limit = (100 if unit.startswith("percentage") else 1) * READABLE[figure]
+    reason = f"the expected error is {error:.3g} {unit}, and the limit is {limit:.3g}" if error > limit else ""
     return Forecast(figure, error, unit, reason)
 
 
@@ -199,9 +197,9 @@ def _of_outcome(sd: Mapping[str, float], n: float, rate: float) -> tuple[Forecas
     area = sd["scores"] * math.sqrt(BINS / 12) / events
     reason = auc_reason = ""
     if noise > READABLE["outcome"]:
-        reason = f"{round(events):,} events: noise of {noise:.2f} in a log odds ratio, at most {READABLE['outcome']} can be read"
+        reason = f"with about {round(events):,} events the noise of a log odds ratio is {noise:.2f}, and the limit is {READABLE['outcome']}"
     elif area > READABLE["auc"]:
-        auc_reason = f"{round(events):,} events: noise of {area:.3f} in the AUC"
+        auc_reason = f"with about {round(events):,} events the noise of the AUC is {area:.3f}"
     return (
         Forecast("outcome", Z * math.sqrt(variance), "of a log odds ratio", reason),
         Forecast("auc", Z * area, "of the AUC", reason or auc_reason),

@@ -12,6 +12,7 @@ from numpy.typing import NDArray
 from polyclinic.analysis.private.forecast import BINS, PRODUCT
 from polyclinic.analysis.private.unit_rows import CHUNK, Part, summed
 from polyclinic.analysis.projection import outcome_of
+from polyclinic.analysis.statistics.survival_curves import step_of
 from polyclinic.records.sites.site import Site
 
 if TYPE_CHECKING:
@@ -113,9 +114,9 @@ def _survival(part: Part, r: Records, act: PrivateFindings, public: PrivateFindi
     time = np.full(n, np.nan) if people is None or people.time is None else people.time
     event = np.zeros(n, bool) if people is None or people.event is None else people.event
     timed = np.isfinite(time)
-    bin_index = np.floor(np.where(timed, np.clip(time, 0.0, 2.0**40), 0.0) / act.step_days)
-    happened = event & (bin_index < act.times)
-    cell = np.minimum(bin_index, act.times - 1).astype(np.int64) * 2 + happened
+    step_index = step_of(np.where(timed, np.clip(time, 0.0, 2.0**40), 0.0), act.step_days)
+    happened = event & (step_index < act.times)
+    cell = np.minimum(step_index, act.times - 1) * 2 + happened
     return _cells(part, r.ones[timed], cell[timed], 2 * act.times)
 
 

@@ -155,19 +155,6 @@ def _expit(x: float) -> float:
     return 0.5 * (1.0 + math.tanh(x / 2.0))
 
 
-def curve(cases: Array, others: Array, *, minimum: int = 11) -> tuple[tuple[float, float], ...]:
-    """ROC points (false, true positive rate), no two of them nearer than ``minimum`` patients of both kinds."""
-    m, n = float(cases.sum()), float(others.sum())
-    points = [(0.0, 0.0)]
-    a = b = 0.0
-    true_positives, right = np.cumsum(cases[::-1]), np.cumsum(others[::-1])
-    for x, y in zip(true_positives, right):
-        if x - a >= minimum and y - b >= minimum and m - x >= minimum and n - y >= minimum:
-            points.append((float(y / n), float(x / m)))
-            a, b = float(x), float(y)
-    return (*points, (1.0, 1.0))
-
-
 def calibration(
     cases: Array, others: Array, risk: Array, *, groups: int = 10, minimum: int = 11
 ) -> tuple[tuple[float, float, float, float], ...]:

@@ -29,7 +29,8 @@ def kaplan_meier(censored: Array, events: Array, beyond: float = 0.0, missed: fl
     """Return the share without the event at the end of each step, S = prod (1 - d / (n - missed c)), with Greenwood's variance.
 
     With ``missed`` 0 times are exact, and patients who are censored at a time leave after it. 1/2 is the actuarial form: patients who are
-    censored within a step were at risk for half of it on average. The interval is on the log-log scale.
+    censored within a step were at risk for half of it on average. Whatever the order within the steps, the estimate from exact times
+    lies between the results with ``missed`` 1 and 0. The interval is on the log-log scale.
 
     Parameters
     ----------
@@ -54,6 +55,16 @@ def kaplan_meier(censored: Array, events: Array, beyond: float = 0.0, missed: fl
         low = np.where(inner, np.exp(logs * np.exp(sd)), np.where(share >= 1, share, 0.0))
         high = np.where(inner, np.exp(logs * np.exp(-sd)), np.where(share >= 1, 1.0, share))
     return Survival(n, events, share, low, high)
+
+
+def step_of(time: Array, width: float) -> NDArray[np.int64]:
+    """Return the step of the grid that holds each time: step k ends at (k + 1) width, its end included, as in Kaplan-Meier's S(t).
+
+    >>> step_of(np.array([0.0, 6.5, 7.0, 7.5]), 7.0).tolist()
+    [0, 0, 0, 1]
+    """
+    steps: NDArray[np.int64] = np.maximum(np.ceil(time / width) - 1, 0).astype(np.int64)
+    return steps
 
 
 def restricted_mean(curve: Survival, width: float) -> float:
@@ -107,14 +118,7 @@ def efron_sums(x: Array, time: NDArray[np.int64], event: NDArray[np.bool_], grid
     cut = (1, 1 + p)
     a, b = np.split(risk_set, cut, axis=1), np.split(dead, cut, axis=1)
     return EfronSums(
-        a[0][:, 0],
-        a[1],
-        a[2].reshape(grid, p, p),
-        b[0][:, 0],
-        b[1],
-        b[2].reshape(grid, p, p),
-        deaths,
-        x[event].sum(0),
+        a[0][:, 0], a[1], a[2].reshape(grid, p, p), b[0][:, 0], b[1], b[2].reshape(grid, p, p), deaths, x[event].sum(0)
     )
 
 

@@ -24,6 +24,7 @@ from polyclinic.report.charts.svg import shade
 
 RATIOS: Final = (0.05, 0.1, 0.25, 0.5, 1, 2, 4, 10, 20)  # ticks of an odds ratio's axis
 BOXES: Final = 8  # more hospitals than this are told as a number
+NAME: Final = 14  # characters of a hospital's name
 DASH: Final = "\N{EN DASH}"
 MARK: Final = " \N{DAGGER}"  # adjustment reverses the crude odds ratio
 
@@ -34,18 +35,19 @@ def forest(rows: Sequence[EffectRow], *, sites: Sequence[str] = ()) -> Markup:
         return Markup("")
     boxes = len(sites) if 0 < len(sites) <= BOXES and all(len(r.shares) == len(sites) for r in rows) else 0
     estimated = any(r.ratio for r in rows)
-    pen, first, step = Pen(1120), 64 if boxes else 32, 30
+    longest = min(max((len(name) for name in sites[:boxes]), default=0), NAME)
+    pen, first, step = Pen(1120), 36 + 4.2 * longest if boxes else 32.0, 30
     pen.text(0, 14, "Phenotype (leading codes)", "head")
     pen.text(400, 14, "Prevalence (95 % CI)", "head")
     if boxes or any(r.hospitals for r in rows):
         pen.text(580, 14, "Hospitals", "head")
     for n, name in enumerate(sites[:boxes]):
-        pen.text(592 + 20 * n, 58, name, "small", turn=-40, most=9)
+        pen.text(592 + 20 * n, first - 6, name, "small", turn=-40, most=NAME)
     widest = max([0.05, *(r.prevalence[2] for r in rows if r.prevalence)])
     for n, row in enumerate(rows):
         y = first + step * n + 12
-        pen.text(0, y, f"{row.name} (uncertain)" if row.uncertain else row.name, "name", most=48)
-        pen.text(0, y + 14, row.codes, "small", most=64)
+        pen.text(0, y, f"{row.number}{' (uncertain)' if row.uncertain else ''} {row.name}", "name", most=54)
+        pen.text(0, y + 14, row.codes, "small", most=70)
         _prevalence(pen, row, y, widest)
         _hospitals(pen, row, y, sites[:boxes])
     if estimated:
@@ -58,7 +60,7 @@ def _prevalence(pen: Pen, row: EffectRow, y: float, widest: float) -> None:
         pen.text(400, y + 4, "not shown")
         return
     share, low, high = row.prevalence
-    pen.box(400, y - 9, 130 * share / widest, 9, "bar", 2)
+    pen.box(400, y - 9, 130 * share / widest, 9, "bar")
     pen.line(400 + 130 * max(low, 0) / widest, y - 4.5, 400 + 130 * high / widest, y - 4.5, "mark")
     patients = "" if row.patients is None else f", n {'about' if row.noisy else '='} {row.patients:,}"
     pen.text(400, y + 14, f"{100 * share:.1f} % ({100 * max(low, 0):.1f}{DASH}{100 * high:.1f}){patients}", "small")
@@ -67,10 +69,8 @@ def _prevalence(pen: Pen, row: EffectRow, y: float, widest: float) -> None:
 def _hospitals(pen: Pen, row: EffectRow, y: float, sites: Sequence[str]) -> None:
     if not sites:
         pen.text(580, y + 4, row.hospitals)
-    for n, name in enumerate(sites):
-        share = row.shares[n]
-        words = "1 to 10 patients, or not shown" if share is None else f"{100 * share:.0f} % of its patients"
-        pen.box(580 + 20 * n, y - 8, 16, 16, f"cell {'few' if share is None else shade(share)}", 3, f"{name}: {words}")
+    for n, share in enumerate(row.shares[: len(sites)]):
+        pen.box(580 + 20 * n, y - 8, 16, 16, f"cell {'few' if share is None else shade(share)}")
 
 
 def _ratios(pen: Pen, rows: Sequence[EffectRow], first: float, step: float) -> None:
@@ -88,8 +88,8 @@ def _ratios(pen: Pen, rows: Sequence[EffectRow], first: float, step: float) -> N
     pen.text(at(0) + 8, end + 24, "higher odds \N{RIGHTWARDS ARROW}")
     for n, row in enumerate(rows):
         y = first + step * n + 12
-        if row.ratio is None:
-            pen.text(994, y + 4, "not estimated")
+        if row.ratio is None or row.inseparable:
+            pen.text(994, y + 4, "cannot be told apart" if row.ratio else "not shown")
             continue
         side = ("up" if row.ratio[0] > 1 else "down") if row.sure else "flat"
         a, b, c = (at(math.log(v)) for v in row.ratio)
@@ -144,7 +144,7 @@ def calibration(rows: Sequence[CalibrationRow]) -> Markup:
     pen.path(joined([(across(r.predicted), up(r.observed)) for r in rows]), "line s0")
     for r in rows:
         pen.line(across(r.predicted), up(r.low), across(r.predicted), up(r.high), "whisker")
-        pen.dot(across(r.predicted), up(r.observed), "dot s0", f"{r.predicted:.3f}: {r.observed:.3f}")
+        pen.dot(across(r.predicted), up(r.observed), "s0")
     return pen.svg("Calibration: observed share against predicted risk")
 
 
@@ -165,11 +165,9 @@ def replication(rows: Sequence[ReplicationRow]) -> Markup:
     for row in tested:
         y, kind = up(row.r or 0.0), kinds[row.grade]
         pen.line(across(row.low or row.cosine), y, across(row.high or row.cosine), y, f"ci {kind}")
-        pen.dot(
-            across(row.cosine), y, f"dot {kind}", f"{row.name}: {row.grade}, cosine {row.cosine:.2f}, r = {row.r:.2f}"
-        )
+        pen.dot(across(row.cosine), y, kind)
         x = across(row.cosine)
-        if all(abs(x - u) > 18 or abs(y - v) > 16 for u, v in numbers):  # tooltip and table name those in a crowd
+        if all(abs(x - u) > 18 or abs(y - v) > 16 for u, v in numbers):  # the table names those in a crowd
             pen.text(x, y - 7, str(row.number), anchor="middle")
             numbers.append((x, y))
     return pen.svg("Replication of each phenotype: cosine between halves and held-out correlation")
@@ -196,11 +194,11 @@ def by_hospital(rows: Sequence[SiteRow]) -> Markup:
     for r in rows:
         x, y = 330 + width * sites.index(r.site), lines[r.number]
         if r.prevalence is None:
-            pen.box(x + 2, y - 6, width - 18, 12, "few", hint="not shown")
+            pen.box(x + 2, y - 6, width - 18, 12, "few")
             continue
         share, low, high = ((width - 14) * v / top for v in r.prevalence)
         pen.line(x + low, y, x + high, y, "ci down")
-        pen.dot(x + share, y, "dot s0", f"{100 * r.prevalence[0]:.1f} %")
+        pen.dot(x + share, y, "s0")
     return pen.svg("Prevalence of each phenotype at each hospital", "chart wide")
 
 
@@ -210,7 +208,7 @@ def flow(boxes: Sequence[FlowBox]) -> Markup:
     width = (pen.width - gap * (len(boxes) - 1)) / max(len(boxes), 1)
     for n, b in enumerate(boxes):
         x = n * (width + gap)
-        pen.box(x + 0.5, 0.5, width - 1, 50, "box", 8)
+        pen.box(x + 0.5, 0.5, width - 1, 50, "box")
         pen.text(x + 12, 21, b.count, "big")
         pen.text(x + 12, 40, b.words, most=int(width / 6.1))
         if n:

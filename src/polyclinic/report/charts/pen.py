@@ -13,72 +13,65 @@ At = Callable[[float], float]
 
 @dataclass
 class Pen:
-    """Collects marks and grows with them. Texts are escaped."""
+    """Collects marks and grows with them. Texts are escaped.
+
+    Shapes of one class are one path and texts of one class one group, so that a page with many figures stays small.
+    """
 
     width: float
     height: float = 0.0
-    marks: list[Markup] = field(default_factory=list)
-
-    def mark(self, tag: str, words: str | Markup = "", **attributes: object) -> None:
-        """One element; numbers have one decimal, attributes that are empty are left out."""
-        said = Markup("").join(
-            Markup(' {}="{}"').format(k.rstrip("_").replace("_", "-"), _short(v))
-            for k, v in attributes.items()
-            if v != ""
-        )
-        self.marks.append(Markup("<{0}{1}>{2}</{0}>" if words else "<{0}{1}/>").format(Markup(tag), said, words))
+    shapes: dict[str, list[str]] = field(default_factory=dict)
+    texts: dict[tuple[str, str], list[Markup]] = field(default_factory=dict)
 
     def text(
-        self, x: float, y: float, words: str, kind: str = "", anchor: str = "", *, most: int = 0, turn: int = 0
+        self, x: float, y: float, words: str, kind: str = "", anchor: str = "start", *, most: int = 0, turn: int = 0
     ) -> None:
-        """Words, cut after ``most`` characters (the rest is in the tooltip), turned by ``turn`` degrees."""
+        """Words, cut after ``most`` characters and turned by ``turn`` degrees. Full names are in the table beside a figure."""
         short = words if not most or len(words) <= most else words[: most - 1].rstrip(" ,;") + "\N{HORIZONTAL ELLIPSIS}"
-        full = Markup("{}<title>{}</title>").format(short, words) if short != words else short
-        angle = f"rotate({turn} {_short(x)} {_short(y)})" if turn else ""
-        self.mark("text", full, x=x, y=y, class_=kind, text_anchor=anchor, transform=angle)
+        place = 'transform="translate({} {})rotate({})"' if turn else 'x="{}" y="{}"'
+        mark = Markup("<text " + place + ">").format(_short(x), _short(y), turn) + short + Markup("</text>")
+        self.texts.setdefault((kind, anchor), []).append(mark)
         self.height = max(self.height, y + 6)
 
     def line(self, x: float, y: float, x2: float, y2: float, kind: str) -> None:
         """A straight line."""
-        self.mark("line", class_=kind, x1=x, y1=y, x2=x2, y2=y2)
+        self.path(joined([(x, y), (x2, y2)]), kind)
 
-    def box(
-        self, x: float, y: float, width: float, height: float, kind: str, radius: float = 0, hint: str = ""
-    ) -> None:
-        """A rectangle with a tooltip."""
-        self.mark("rect", _title(hint), class_=kind, x=x, y=y, width=max(width, 0), height=height, rx=radius or "")
+    def box(self, x: float, y: float, width: float, height: float, kind: str) -> None:
+        """A rectangle."""
+        wide = _short(max(width, 0))
+        self.path(f"M{_short(x)} {_short(y)}h{wide}v{_short(height)}h-{wide}z", kind)
         self.height = max(self.height, y + height + 1)
 
-    def dot(self, x: float, y: float, kind: str, hint: str = "") -> None:
-        """A point with a tooltip."""
-        self.mark("circle", _title(hint), class_=kind, cx=x, cy=y, r=4)
+    def dot(self, x: float, y: float, kind: str) -> None:
+        """A point: a line of no length with a round end."""
+        self.path(f"M{_short(x)} {_short(y)}h0", f"dot {kind}")
 
     def path(self, d: str, kind: str) -> None:
         """Any path; ``d`` is made of numbers alone."""
-        self.mark("path", class_=kind, d=d)
+        self.shapes.setdefault(kind, []).append(d)
 
     def svg(self, title: str, kind: str = "chart", *, fixed: bool = False) -> Markup:
         """The picture, with its title for screen readers; ``fixed``: it keeps its size on a small screen."""
         size = Markup(' width="{:.0f}" height="{:.0f}"').format(self.width, self.height) if fixed else Markup("")
+        marks = [Markup('<path class="{}" d="{}"/>').format(k, "".join(d)) for k, d in self.shapes.items()]
+        group = Markup('<g class="{}" text-anchor="{}">{}</g>')
+        marks += [group.format(k, anchor, Markup("").join(t)) for (k, anchor), t in self.texts.items()]
         mark = Markup('<svg class="{}" viewBox="0 0 {:.0f} {:.0f}"{} role="img" aria-label="{}">{}</svg>')
-        return mark.format(kind, self.width, self.height, size, title, Markup("").join(self.marks))
+        return mark.format(kind, self.width, self.height, size, title, Markup("").join(marks))
 
 
-def _short(value: object) -> str:
-    return f"{value:.1f}".removesuffix(".0") if isinstance(value, float) else str(value)
-
-
-def _title(words: str) -> Markup:
-    return Markup("<title>{}</title>").format(words) if words else Markup("")
+def _short(value: float) -> str:
+    return f"{value:.1f}".removesuffix(".0")
 
 
 def joined(points: Sequence[tuple[float, float]]) -> str:
     """A path through points.
 
     >>> joined([(0, 1), (2, 3.25)])
-    'M0 1L2 3.2'
+    'M0 1 2 3.2'
     """
-    return "M" + "L".join(f"{_short(x)} {_short(y)}" for x, y in points)
+    return "M" + " ".join(f"{_short(x)} {_short(y)}" for x, y in points)
 
 
 @dataclass(frozen=True)

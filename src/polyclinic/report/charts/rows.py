@@ -8,7 +8,7 @@ from __future__ import annotations
 import itertools
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, Final
 
 from polyclinic.analysis.replication.consensus import BACK, graded
@@ -18,6 +18,8 @@ from polyclinic.report.charts.cells import rows_of
 Interval = tuple[float, float, float]  # estimate, lower and upper 95 % limit
 Found = Mapping[str, Any]
 YEAR: Final = 365.25
+# definition: a variance inflation factor above 10 is the usual sign of columns that cannot be told apart
+INFLATED: Final = 10.0
 GRADES: Final = ("replicated", "uncertain", "not replicated")
 
 
@@ -37,11 +39,17 @@ class EffectRow:
     shares: tuple[float | None, ...] = ()
     uncertain: bool = False  # whether it replicated
     noisy: bool = False
+    inflation: float | None = None
 
     @property
     def sure(self) -> bool:
         """Whether the adjusted p-value is below 0.05: colour follows it, never the interval."""
         return self.q is not None and self.q < 0.05
+
+    @property
+    def inseparable(self) -> bool:
+        """Whether other phenotypes have the same patients or all others, so that no adjusted odds ratio belongs to it alone."""
+        return not self.sure and (self.inflation or 0.0) > INFLATED
 
     @property
     def reversed(self) -> bool:
@@ -111,13 +119,19 @@ class FlowBox:
     lost: str = ""
     noisy: bool = False
     released: bool = True
+    name: str = ""
+    between: str = ""  # the range of a count that is not shown
 
     @property
     def count(self) -> str:
         """The number as it is printed."""
         if not self.released:
             return "not released"
-        return "not shown" if self.patients is None else f"{'about ' if self.noisy else ''}{self.patients:,}"
+        return (
+            self.between or "not shown"
+            if self.patients is None
+            else f"{'about ' if self.noisy else ''}{self.patients:,}"
+        )
 
 
 def grade(row: Mapping[str, Any]) -> str:
@@ -164,6 +178,7 @@ def effect_rows(found: Found, names: Sequence[str], codes: Sequence[str] = ()) -
                 effect.get("crude"),
                 uncertain=bool(where) and grade(where) == GRADES[1],
                 noisy=bool(found.get("forecast")),
+                inflation=effect.get("inflation"),
             )
         )
     return sorted(rows, key=lambda r: -r.ratio[0] if r.ratio else 0.0)
@@ -211,30 +226,37 @@ def survival_groups(one: Mapping[str, Any]) -> tuple[list[SurvivalGroup], str]:
     return groups, "years" if years else "days"
 
 
-def flow_boxes(study: Mapping[str, Any], found: Found) -> list[FlowBox]:
+def flow_boxes(study: Mapping[str, Any], found: Found, minimum: int = 11) -> list[FlowBox]:
     """Patients left after each step, from the source to the outcome. The same boxes in every study."""
     boxes = [
-        FlowBox(b["words"], b["patients"], noisy=bool(b.get("noisy")), released=b.get("released", True))
+        FlowBox(
+            b["words"],
+            b["patients"],
+            noisy=bool(b.get("noisy")),
+            released=b.get("released", True),
+            name=b.get("box", ""),
+        )
         for b in study.get("flow") or ()
-    ] or _older(study, found)
+    ]
+    total = next((b.patients for b in boxes if b.name == "takes_part" and not b.noisy), None)
     out = boxes[:1]
     for before, box in itertools.pairwise(boxes):
-        exact = not (before.noisy or box.noisy or before.patients is None or box.patients is None)
-        gone = (before.patients or 0) - (box.patients or 0) if exact else 0
         last = box is boxes[-1] and bool(found.get("outcome"))
-        lost = "" if last or gone < 1 else f"left out: {gone:,}" if gone > 10 else "left out: fewer than 11"
-        out.append(FlowBox(box.words, box.patients, lost, box.noisy, box.released))
-    return out
+        out.append(replace(box, lost="" if last else _lost(before, box, minimum)))
+    return [replace(b, between=_between(b, total, minimum)) for b in out]
 
 
-def _older(study: Mapping[str, Any], found: Found) -> list[FlowBox]:
-    """The flow of a run folder that was written before ``flow`` was."""
-    noisy = bool(found.get("forecast"))
-    boxes = [FlowBox(s["step"], s["patients"]) for s in study.get("attrition") or ()]
-    if found.get("patients") and not boxes:
-        boxes = [FlowBox("take part", found["patients"], noisy=noisy)]
-    outcome = found.get("outcome") or {}
-    if outcome.get("patients") and not outcome.get("note"):
-        boxes.append(FlowBox("outcome and covariates known", outcome["patients"], noisy=noisy))
-        boxes.append(FlowBox(f"had the outcome ({outcome['name']})", outcome["events"], noisy=noisy))
-    return boxes
+def _lost(before: FlowBox, box: FlowBox, minimum: int) -> str:
+    """How many patients a step left out."""
+    if before.noisy or box.noisy or before.patients is None or box.patients is None or before.patients == box.patients:
+        return ""
+    gone = before.patients - box.patients
+    return f"left out: {gone:,}" if gone >= minimum else f"left out: fewer than {minimum}"
+
+
+def _between(box: FlowBox, total: int | None, minimum: int) -> str:
+    """What is known of a hidden count: 1 to ``minimum`` - 1 patients separate it from those who take part."""
+    if box.patients is not None or not box.released or total is None:
+        return ""
+    ranges = {"source": (total + 1, total + minimum - 1), "outcome_known": (total - minimum + 1, total - 1)}
+    return "{:,} to {:,}".format(*ranges[box.name]) if box.name in ranges else ""

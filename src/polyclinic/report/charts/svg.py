@@ -72,7 +72,7 @@ def line_chart(
         places = [(across(a), up(height(b))) for a, b in points]
         pen.path(_stairs(places) if steps else joined(places), f"line s{n}")
         if len(places) == 1:
-            pen.dot(*places[0], f"dot s{n}")
+            pen.dot(*places[0], f"s{n}")
     legend = _legend([name for name, _ in lines]) if len(lines) > 1 else Markup("")
     return legend + pen.svg(title)
 
@@ -92,7 +92,6 @@ def heat_map(
     head = 14 + 6.4 * longest if longest > 3 else 22
     pen = Pen(max(label + cell * len(columns) + 8, 300), head + cell * len(rows) + 6)
     pen.box(label, head, cell * len(columns), cell * len(rows), "grid")
-    cells: dict[str, list[str]] = {}
     for j, text in enumerate(columns):
         x = label + cell * (j + 0.5)
         if longest > 3:
@@ -103,11 +102,9 @@ def heat_map(
         y = head + cell * i
         pen.text(label - 6, y + cell / 2 + 4, text, anchor="end", most=40)
         for j, v in enumerate(line):
-            square = f"M{label + cell * j + 1} {y + 1:.0f}h{cell - 2}v{cell - 2}h-{cell - 2}z"
-            cells.setdefault("few" if v is None else shade(v, signed), []).append(square)
-    for kind, squares in cells.items():  # one path a shade keeps the page small; the table has the values
-        if kind != "h0":
-            pen.path("".join(squares), kind)
+            kind = "few" if v is None else shade(v, signed)
+            if kind != "h0":
+                pen.box(label + cell * j + 1, round(y) + 1, cell - 2, cell - 2, kind)
     return pen.svg(title, fixed=True)
 
 
