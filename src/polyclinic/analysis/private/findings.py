@@ -101,18 +101,18 @@ def _outcome(act: PrivateFindings, public: PrivateFindingsPublic, name: str) -> 
     b, se = public.at[-1][1 : 1 + rank], np.sqrt(np.diag(public.covariance))[1 : 1 + rank]
     p = np.array([normal_p(x) for x in b / se])
     q = adjusted(p)
+    events_with = [max(round(float(x)), 0) for x in m.xy[1 : 1 + rank]]
+    unbought = (None, None, False, None)  # confirmed, crude, reversed, inflation
     rows = [
         [
             r,
-            *(math.exp(x) for x in (b[r], b[r] - Z * se[r], b[r] + Z * se[r])),
+            *np.exp(b[r] + Z * se[r] * np.array([0, -1, 1])).tolist(),
             float(p[r]),
             float(q[r]),
-            max(round(float(m.xy[1 + r])), 0),
+            events_with[r],
             float(b[r]),
             float(se[r]),
-            None,
-            None,
-            False,
+            *unbought,
         ]
         for r in range(rank)
     ]
