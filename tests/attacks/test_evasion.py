@@ -52,7 +52,7 @@ def test_a_clock_that_goes_forth_and_back_makes_no_room_for_two(
     second.admit("b", "dpem", Privacy(0.9), 3, 100)
     monkeypatch.setattr(time, "time", lambda: now + 60)
     second.release(step(m), Contribution({"x": np.ones(3)}))
-    with pytest.raises(PolicyRefusal, match="would be"):
+    with pytest.raises(PolicyRefusal, match="with this study"):
         first.release(step(m), Contribution({"x": np.ones(3)}))
     assert book.epsilon(1e-6) <= 0.9 + 1e-9
     assert [e.body.order for e in book.entries if isinstance(e.body, Refuse)] == ["a"]

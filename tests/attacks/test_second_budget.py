@@ -57,7 +57,7 @@ def test_units_called_otherwise_are_no_second_budget(tmp_path: Path, policy: str
     assert all(book.epsilon(1e-6, cohort=c) == pytest.approx(0.8, abs=1e-6) for c in per_part), "each pays once"
     node(tmp_path, "north", {"x": 40, "y": 40, "z": 40}, policy)  # the same people, divided by another column
     count = book.count
-    with pytest.raises(PolicyRefusal, match="would be"):
+    with pytest.raises(PolicyRefusal, match="with this study"):
         run(tmp_path, "two", ["north"], "split = true\n", 0.8)
     assert not [e for e in book.entries[count:] if e.charge is not None]
     run(tmp_path, "three", ["north"], "split = true\n", 0.2)

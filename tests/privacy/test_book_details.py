@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import inspect
 import math
 import time
@@ -349,14 +348,6 @@ def test_values_that_must_be_of_many_patients_are_not_shown_of_few(
 
 
 # ---- the book
-
-
-def test_a_keyed_digest_is_the_books_own(tmp_path: Path) -> None:
-    bare = Ledger()
-    assert bare.keyed(b"people") == hashlib.sha256(b"people").hexdigest()
-    one, two = Ledger(tmp_path / "a.jsonl"), Ledger(tmp_path / "b.jsonl")
-    assert one.keyed(b"people") == Ledger(tmp_path / "a.jsonl").keyed(b"people")
-    assert len({one.keyed(b"people"), two.keyed(b"people"), bare.keyed(b"people"), one.keyed(b"others")}) == 4
 
 
 def test_reserving_twice_is_one_reservation_and_a_closed_order_has_none(tmp_path: Path) -> None:

@@ -167,7 +167,9 @@ def test_a_book_has_one_key(tmp_path: Path) -> None:
 
 def test_a_book_of_two_lines_has_a_head_and_one_of_one_may_have_none(tmp_path: Path) -> None:
     path, head = tmp_path / "l.jsonl", tmp_path / "l.jsonl.head"
-    Ledger(path).keyed(b"")  # the key's line
+    ledger = Ledger(path)
+    with ledger._opened():
+        ledger._begin()  # the key's line
     head.unlink()
     assert Ledger(path).count == 1
     Ledger(path).charge(charge())
@@ -623,7 +625,7 @@ def test_the_budget_is_looked_at_again_when_it_is_set_aside(tmp_path: Path) -> N
     payer = BudgetHolder(Policy(max_epsilon_total=1.0), Ledger(tmp_path / "l.jsonl"))
     assert payer.reserve("a", "icu", Privacy(0.9), 0.0, 60.0) == []
     (fault,) = payer.reserve("b", "icu", Privacy(0.9), 0.0, 60.0)
-    assert "would be" in fault
+    assert "with this study" in fault
     assert set(payer.ledger.tally.open) == {"a"}
     assert payer.reserve("c", "icu", None, 0.0, 60.0) == []
 

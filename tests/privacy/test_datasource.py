@@ -57,7 +57,7 @@ def test_a_second_node_file_is_no_second_budget(tmp_path: Path, own_state: Path)
     assert json.loads((own_state / "sources.json").read_text())["books"][0]["book"].endswith("north.ledger.jsonl")
     same = node(tmp_path / "b", "south", "../e.csv", ledger={"path": "../a/north.ledger.jsonl"})
     admit(same, "with the first one's book", 0.1)
-    with pytest.raises(PolicyRefusal, match="would be"):
+    with pytest.raises(PolicyRefusal, match="with this study"):
         admit(same, "and its budget", 0.9)
 
 

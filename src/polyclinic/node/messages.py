@@ -36,7 +36,7 @@ from polyclinic.protocol.wire.chain import Opened
 from polyclinic.protocol.wire.sealed import Identity, digest
 
 ALIGN: Final = -1  # the number of the exchange before the first sum, in which the sites agree on codes
-MANY: Final = 100_000  # nodes of a study at most: 100 sites with 1,000 each; letters in one message
+MANY: Final = 100_000  # names or letters in one message
 MOST: Final = 2**62
 Key = tuple[int, int]  # number of a sum, attempt
 Stage = Literal["loading", "waiting", "ready", "refused"]

@@ -31,13 +31,8 @@ class EntryNoise:
 
     @property
     def sd(self) -> float:
-        """Standard deviation Delta / sqrt(2 rho). # ERRATA E0.1: a VARIANCE of Delta^2 / (2 rho)"""
+        """Standard deviation Delta / sqrt(2 rho). # ERRATA E0.1: 4.1.3 prints the variance Delta^2 / (2 rho) as it"""
         return self.delta_2 / math.sqrt(2 * self.rho)
-
-    @property
-    def printed_sd(self) -> float:
-        """Delta^2 / (2 rho), which section 4.1.3 prints as a standard deviation; too little noise for small Delta."""
-        return self.delta_2**2 / (2 * self.rho)
 
 
 def entry_noise(

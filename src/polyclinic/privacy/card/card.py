@@ -24,7 +24,7 @@ from polyclinic.privacy.accounting.charge import Charge, events_for
 from polyclinic.privacy.accounting.mechanisms import NOT_PRIVATE
 from polyclinic.privacy.card.release_history import VOCABULARY, ReleaseHistory
 from polyclinic.privacy.facts import AggregatorFacts, MethodFacts
-from polyclinic.privacy.guarantee import FORMAL, formal
+from polyclinic.privacy.guarantee import FORMAL, formal, noisy
 from polyclinic.privacy.release import Adjacency
 from polyclinic.safe_text import one_line
 
@@ -273,7 +273,7 @@ UNPROVEN: Final[tuple[tuple[Callable[[_Evidence], list[str]], str], ...]] = (
         "the list of codes of {} was charged in a run whose ledger lines are not here: its cost is not in this epsilon",
     ),
     (
-        lambda e: [e.happened.method] if e.between_hosts and not formal(e.happened.asked) else [],
+        lambda e: [a.level for a in (e.happened.asked,) if e.between_hosts and noisy(a) and not formal(a)],
         f"the study asked for no patient-level epsilon up to {FORMAL:g}, so its hospitals' messages and refusals may depend on records",
     ),
 )

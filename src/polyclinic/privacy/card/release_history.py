@@ -143,9 +143,9 @@ class ReleaseHistory:
             lines += [c for r in releases for c in _expected(method, r, noise)]
         if stated := sum(b.elsewhere is not None for b in books):
             overlap = f"stated by {stated} of {max(len(sites), len(books))} owners"
-        unsigned, differ = set[str](), set[str]()
+        signed, unsigned, differ = {b.site for b in books}, set[str](), set[str]()
         for site, release in _not_booked(releases, books, sites):
-            (differ if site in _signers(books) else unsigned).add(site)
+            (differ if site in signed else unsigned).add(site)
             lines += [replace(c, site=site) for c in _expected(method, release, noise)]
         return cls(
             method,
@@ -155,7 +155,7 @@ class ReleaseHistory:
             asked,
             lost=_lost(releases),
             hashes=(*hashes, *("" for _ in lines[len(hashes) :])) if hashes else (),
-            signed=tuple(sorted(b.site for b in books)) if books else None,
+            signed=tuple(sorted(signed)) if books else None,
             unsigned=tuple(sorted(unsigned)),
             differ=tuple(sorted(differ)),
             certified=certified,
@@ -167,11 +167,6 @@ def _charges(entries: Iterable[Entry], books: Sequence[StudyExtract]) -> dict[st
     """Hash of a line -> its charge: a line that comes twice is counted once."""
     lines = [*entries, *(e for b in books for e in b.entries())]
     return {e.hash: e.charge for e in lines if e.charge is not None}
-
-
-def _signers(books: Sequence[StudyExtract]) -> set[str]:
-    """The sites that signed, and the nodes that they host."""
-    return {b.site for b in books} | {c.site for b in books for c in b.lines}
 
 
 def _not_booked(

@@ -13,6 +13,7 @@ import hashlib
 import json
 import logging
 import os
+from contextlib import nullcontext
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -132,31 +133,32 @@ class Register:
 
     def faults(self, mine: Claim) -> list[str]:
         """Why this book may not pay for its places: another one does."""
-        try:
-            return [] if self.file is None else self._against(mine, self._read())
-        except (ValueError, KeyError, TypeError):
-            return [self._broken()]
-        except OSError as e:
-            _log.warning("%s: which book pays for which records cannot be read (%s)", self.file, e.strerror)
-            return []
+        return self._compared(mine, write=False)
 
     def claim(self, mine: Claim) -> list[str]:
         """The same, and where nothing stands against it, write down that this book pays; both under one lock."""
+        return self._compared(mine, write=True)
+
+    def _compared(self, mine: Claim, *, write: bool) -> list[str]:
         if self.file is None:
-            _log.warning("no home folder: which book pays for which records is not written down")
+            if write:
+                _log.warning("no home folder: which book pays for which records is not written down")
             return []
         try:
-            with locked(self.file.with_name(self.file.name + ".lock")):
+            with locked(self.file.with_name(self.file.name + ".lock")) if write else nullcontext():
                 claims = self._read()
                 faults = self._against(mine, claims)
-                if not faults and mine not in claims:
+                if write and not faults and mine not in claims:
                     self._write([*(c for c in claims if c.book != mine.book), mine])
                 return faults
         except (ValueError, KeyError, TypeError):
-            return [self._broken()]
+            return [
+                f"{self.file} is not readable: it says which book pays for which records; restore it, or remove it to begin anew"
+            ]
         except OSError as e:  # a container without a writable home has one book, and nothing to compare it with
-            _log.warning("%s: which book pays for which records is not written down (%s)", self.file, e.strerror)
-            return self.faults(mine)
+            failed = "is not written down" if write else "cannot be read"
+            _log.warning("%s: which book pays for which records %s (%s)", self.file, failed, e.strerror)
+            return self.faults(mine) if write else []
 
     def _against(self, mine: Claim, claims: list[Claim]) -> list[str]:
         faults = []
@@ -169,9 +171,6 @@ class Register:
                     f"file a [ledger] cohort of its own and [policy] cohorts_disjoint = true (found in {self.file})"
                 )
         return faults
-
-    def _broken(self) -> str:
-        return f"{self.file} is not readable: it says which book pays for which records; restore it, or remove it to begin anew"
 
     def _read(self) -> list[Claim]:
         if self.file is None or not self.file.exists():

@@ -9,8 +9,6 @@ ledger in their place: an anchor (a head kept elsewhere by every write) or a wit
 
 from __future__ import annotations
 
-import hashlib
-import hmac
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict
@@ -112,14 +110,6 @@ class Ledger(LedgerFile):
                 return
             self._begin()
             self._append(Key(identity.hex(), sign(vouch_words(self._own_key().public)).hex()))
-
-    def keyed(self, words: bytes) -> str:
-        """Return a digest that only this ledger's key makes; without a file there is no key."""
-        if self.path is None:
-            return hashlib.sha256(words).hexdigest()
-        with self._opened():
-            self._begin()
-            return hmac.digest(self._own_key().own(b"polyclinic/people/1"), words, "sha256").hex()
 
     # ---- questions
 

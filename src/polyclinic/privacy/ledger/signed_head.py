@@ -151,16 +151,12 @@ class LedgerKey:
         """Ed25519."""
         return self._key.sign(words)
 
-    def own(self, purpose: bytes) -> bytes:
-        """A secret of the ledger for one purpose."""
+    @cached_property
+    def _secret(self) -> bytes:
         from cryptography.hazmat.primitives.hashes import SHA256
         from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
-        return HKDF(SHA256(), 32, None, purpose).derive(self._raw)
-
-    @cached_property
-    def _secret(self) -> bytes:
-        return self.own(b"polyclinic/head/2 summary")
+        return HKDF(SHA256(), 32, None, b"polyclinic/head/2 summary").derive(self._raw)
 
     def seal(self, summary: Mapping[str, object]) -> str:
         """A summary only this key's owner can read; always the same length."""
