@@ -45,9 +45,9 @@ TERMS: Final = (
     *("cohort", "glossary", "architecture"),
 )
 LIMITS: Final = {
-    "private words": 60,
-    "semicolons per 1,000 words": 3.0,
-    "sentences over 30 words, percent": 7.5,
+    "private words": 53,
+    "semicolons per 1,000 words": 2.0,
+    "sentences over 30 words, percent": 5.5,
     "sentences over 60 words": 0,
     "terms of the field without a guide page": 0,
 }

@@ -161,7 +161,7 @@ def resume(
 
 @app.command()
 def cancel(folder: Folder, study: Named, yes: Sure = False, json_: Json = False) -> None:
-    """Cancel a study for good. Exit code 5 if a site could not be told."""
+    """Cancel a study for good. Exit code 5 if a site was not reached."""
     from polyclinic.node.flare.coordinator_service import order_of
     from polyclinic.node.flare.jobs import cancel as end
 

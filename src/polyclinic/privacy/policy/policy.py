@@ -105,7 +105,7 @@ class Policy(BaseModel):
     max_exact: int | None = Field(
         None,
         ge=0,
-        description="Exact studies between hosts, and exact evaluations, a year, at most. Each may tell one thing about a patient by "
+        description="Exact studies between hosts, and exact evaluations, a year, at most. Each may reveal one thing about a patient by "
         "whether it runs. 0: nothing leaves without a proven patient-level bound. Default: 12, and 0 where an epsilon is limited.",
     )
     cuts: tuple[float, ...] = Field(
