@@ -101,7 +101,7 @@ def meaning(card: Any) -> str:
         )
     if card.guarantee == "information-theoretic":
         return (
-            "No party can tell apart one site's contribution and those of its honest neighbours. What the sums themselves reveal "
+            "No party can separate one site's contribution from those of its honest neighbours. What the sums themselves reveal "
             "about patients is not bounded."
         )
     return (
