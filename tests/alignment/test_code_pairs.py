@@ -85,6 +85,9 @@ def test_a_sheet_is_proposed_answered_and_used_and_the_study_records_its_digest(
     labels = set(sites_of(Study.read(mapped))[0].counts().axes[1].labels or ())
     assert labels == set(COMMON) | {x for x in TRUTH if x not in used}
     assert polyclinic("simulate", mapped, "--out", tmp_path / "run") == 0
+    words = " ".join(capsys.readouterr().out.split())
+    assert f"pairs that the owner accepted: 4 (sha256 {told['sha256'][:12]})" in words
+    assert f"{100 * told['coverage'][1]:.1f} % after" in words
     kept_record = json.loads((tmp_path / "run" / "study.json").read_text())["code_pairs"]
     assert kept_record == {k: told[k] for k in ("accepted", "sha256", "coverage")}
     answered(sheet, dict.fromkeys(right[:5], "yes"))

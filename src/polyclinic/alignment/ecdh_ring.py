@@ -43,7 +43,7 @@ from polyclinic.alignment.vrf_tags import BYTES, IDENTITY, Marker, Points, prove
 from polyclinic.errors import ConfigError, MessageRefused
 from polyclinic.protocol.interfaces import COORDINATOR, Message, Roster, Step
 from polyclinic.protocol.loop import deliver
-from polyclinic.protocol.wire.sealed import Channel, Identity, Party, SealedMessage, agree, digest, introduce, octets
+from polyclinic.protocol.wire.sealed import Channel, Party, SealedMessage, agree, digest, introduce, octets
 from polyclinic.records.sites.site import Site, Sites, truth_of
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
@@ -283,7 +283,6 @@ def ring(
     mode: str,
     *,
     pad: int | None = None,
-    identities: Mapping[str, Identity] | None = None,
     tap: Callable[[Message], None] | None = None,
 ) -> tuple[dict[str, dict[str, int]], int]:
     """Run the ring in this process: site -> (code -> place in the common order), and the union's size.
@@ -292,7 +291,7 @@ def ring(
     >>> size, places["a"]["y"] == places["b"]["y"]
     (3, True)
     """
-    parties = around(codes, mode, pad=pad, identities=identities, tap=tap)
+    parties = around(codes, mode, pad=pad, tap=tap)
     names = sorted(codes)
     return {n: parties[n].places for n in names}, parties[names[0]].size
 
@@ -303,7 +302,6 @@ def around(
     kinds: tuple[type[RingSite], type[RingCoordinator]] = (RingSite, RingCoordinator),
     *,
     pad: int | None = None,
-    identities: Mapping[str, Identity] | None = None,
     tap: Callable[[Message], None] | None = None,
 ) -> dict[str, Any]:
     """All parties of a ring in this process, after their messages.
@@ -317,7 +315,6 @@ def around(
         raise ConfigError("a ring needs at least two sites")
     names = tuple(sorted(codes))
     identity, keys = introduce([*names, COORDINATOR])
-    identity |= dict(identities or {})
     roster = Roster(names, COORDINATOR, threshold=len(names), keys={n: identity[n].public for n in keys})
     step = step_of(mode)
     parties: dict[str, Any] = {

@@ -132,6 +132,17 @@ def _changed(run: RunContents) -> list[str]:
     return [f"The fit started from a saved model (sha256 {start['sha256']}). {kept}.{changes} It took {cost}."]
 
 
+def _renamed(pairs: Mapping[str, Any] | None) -> str:
+    """Which local codes were renamed, and how much of the records other hospitals know since."""
+    if not pairs:
+        return ""
+    shares = [f"{100 * x:.1f} %" for x in pairs.get("coverage", ())]
+    known = (
+        f" Other hospitals knew {' of the codes in these records before and '.join(shares)} after." if shares else ""
+    )
+    return f"Local codes renamed by pairs that the owner accepted: {pairs['accepted']} (sha256 {pairs['sha256'][:12]}).{known}"
+
+
 def summary(run: RunContents) -> list[str]:
     """What was learned by whom, one paragraph each; only from what the report may show."""
     rank = run.rank
@@ -149,6 +160,7 @@ def summary(run: RunContents) -> list[str]:
     if run.patients and not run.owner and (run.study["study"].get("sites") or {}).get("split"):
         first += " A patient of two hospitals counts at both."
     out = [first, _missing(run.study.get("without")), *_small(run.study.get("small")), no_outcome(run)]
+    out.append(_renamed(run.study.get("code_pairs")))
     if run.kind == "phenotypes" and not run.findings.get("replicability"):
         reason = run.study.get("replication", "")
         hint = f": {reason}" if reason and run.card.aggregation != "none" else ""

@@ -48,8 +48,7 @@ def record(study: Study, read: Callable[[Study], Sequence[Site]]) -> dict[str, o
 
 def digest(pairs: Sequence[CodePair]) -> str:
     """Hash of modes, local codes and common codes, in order of spelling."""
-    rows = sorted("\0".join((p.mode, p.local, p.code)) for p in pairs)
-    return hashlib.sha256("\n".join(rows).encode()).hexdigest()
+    return hashlib.sha256(repr(sorted((p.mode, p.local, p.code) for p in pairs)).encode()).hexdigest()
 
 
 def known(sites: Sequence[Site], local: Collection[str]) -> float:
