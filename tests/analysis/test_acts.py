@@ -375,3 +375,14 @@ def test_no_number_of_patients_with_both_gives_a_small_count_away() -> None:
             assert not any(0 < cell < 11 for cell in cells)
             shown += 1
     assert 0 < shown < 6
+
+
+def test_an_impossible_age_is_unknown_in_table_1_and_in_the_regression_alike() -> None:
+    site = with_people(example_sites())[0]
+    assert site.people is not None
+    age = np.array(site.people.columns["age"], np.float64)
+    age[:3] = [-3.0, 400.0, np.nan]
+    wrong = replace(site, people=replace(site.people, columns={**site.people.columns, "age": age}))
+    (variable,) = (v for v in variables_of([wrong]) if v.name == "age")
+    known = variable.columns(wrong)[1]
+    assert not known[:3].any() and (known == (variable.level(wrong) < len(variable.words) - 1)).all() and known.any()

@@ -143,14 +143,15 @@ class Variable:
         return np.where(valid, band, last).astype(np.int64)
 
     def columns(self, site: Site) -> tuple[Array, NDArray[np.bool_]]:
-        """(patients, c) columns of a regression, and whose are known: a number must be, a category has ``missing``."""
+        """(patients, c) columns of a regression, and whose are known: a number must be in its bands, a category has ``missing``."""
+        levels = self.level(site)
         if self.levels:
-            levels = self.level(site)
             return (levels[:, None] == np.arange(1, len(self.words))).astype(np.float64), np.ones(site.patients, bool)
         values = _column(site, self.name)
         numbers = np.full(site.patients, np.nan) if values is None else _numbers(values)
         x = np.clip((numbers - self.centre) / self.unit, -self.limit, self.limit)
-        return np.where(np.isfinite(x), x, 0.0)[:, None], np.isfinite(x)
+        known = levels < len(self.words) - 1  # an age of -3 years is unknown, as in Table 1
+        return np.where(known, x, 0.0)[:, None], known
 
     @property
     def width(self) -> int:
