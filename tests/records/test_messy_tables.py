@@ -104,6 +104,80 @@ def test_check_refuses_an_outcome_of_one_level(tmp_path: Path) -> None:
     assert any("is 0 for all 3 patients" in fault for fault in check(node, study).faults)
 
 
+PEOPLE = range(1, 41)
+
+
+def three_tables(folder: Path) -> dict[str, Any]:
+    """US dates, identifiers as 7.0, spaces behind codes, no column under its expected name."""
+    day = {p: f"{p % 12 + 1}/{p % 28 + 1}/2019" for p in PEOPLE}
+    files = {
+        "patients.csv": ["PatientID,Hospital", *(f"{p}.0,{'NS'[p % 2]}" for p in PEOPLE)],
+        "dx.csv": ["PatientID,Encounter,Date,Code", *(f"{p},{p},{day[p]},I{p % 3} " for p in PEOPLE)],
+        "rx.csv": ["PatientID,Encounter,Start,Drug", *(f"{p}.0,{p}.0,{day[p]},{'ab'[p % 2]}" for p in PEOPLE)],
+    }
+    for name, lines in files.items():
+        (folder / name).write_text("\n".join(lines) + "\n")
+    events = {"visit_id": "Encounter", "time": "Date", "code": "Code", "kind": "=dx"}
+    drugs = {"visit_id": "Encounter", "time": "Start", "code": "Drug", "kind": "=rx"}
+    tables = [{"file": "dx.csv", "columns": events}, {"file": "rx.csv", "columns": drugs}]
+    return {"tables": [*tables, {"file": "patients.csv", "key": "PatientID"}]}
+
+
+def latin_1(folder: Path) -> dict[str, Any]:
+    """Semicolons, German dates and letters, ICD-9 next to ICD-10, an outcome of ja and nein."""
+    rows = [
+        f"{p};{p};{p % 28 + 1:02}.01.2019;{k};{c};{'ja' if p % 4 == 0 else 'nein'}"
+        for p in PEOPLE
+        for k, c in (("dx", ["I50.9", "4280", "J44.9"][p % 3]), ("rx", "ab"[p % 2]))
+    ]
+    text = "\n".join(["Patient;Fall;Datum;Art;Schlüssel;verstorben", *rows]) + "\n"
+    (folder / "e.csv").write_bytes(text.encode("latin-1"))
+    columns = {"patient_id": "Patient", "visit_id": "Fall", "time": "Datum", "kind": "Art", "code": "Schlüssel"}
+    return {"events": "e.csv", "columns": columns, "label": "verstorben"}
+
+
+def days_and_floats(folder: Path) -> dict[str, Any]:
+    """Days since an index date, identifiers as 7.0 in one table and 7 in the other, an outcome of 1 and 2."""
+    rows = [f"{p}.0,{p}.0,{p % 9 - 4},{k},{k}{p % 2}  " for p in PEOPLE for k in ("dx", "rx")]
+    (folder / "e.csv").write_text("\n".join(["subject,stay,time,kind,code", *rows]) + "\n")
+    (folder / "l.csv").write_text("\n".join(["subject,label", *(f"{p},{1 + p % 2}" for p in PEOPLE)]) + "\n")
+    return {"events": "e.csv", "labels": "l.csv", "columns": {"patient_id": "subject", "visit_id": "stay"}}
+
+
+@pytest.mark.parametrize(
+    ("write", "outcome", "hint", "correction"),
+    [
+        (three_tables, None, "columns = {patient_id = 'their_name'}", {"columns": {"patient_id": "PatientID"}}),
+        (latin_1, "verstorben", "which of ja, nein is the event", {"positive": ["ja"]}),
+        (days_and_floats, "label", "which of 1, 2 is the event", {"positive": ["2"]}),
+    ],
+)
+def test_a_strangers_tables_need_one_correction_that_the_first_error_names(
+    tmp_path: Path, write: Any, outcome: str | None, hint: str, correction: dict[str, Any]
+) -> None:
+    source = {"kind": "files", **write(tmp_path)}
+    sections: dict[str, Any] = {"study": {"name": "s"}, "tensor": {"modes": ["dx", "rx"], "minimum_patients": 1}}
+    study = Study.parse({**sections, **({"labels": {"outcome": outcome}} if outcome else {})})
+    first = check(Node.parse({"site": {"name": "a"}, "source": source}, folder=tmp_path), study)
+    assert len(first.faults) == 1
+    assert hint in " ".join([*first.faults, *first.advice])
+    node = Node.parse({"site": {"name": "a"}, "source": {**source, **correction}}, folder=tmp_path)
+    assert check(node, study).ok
+    found = ingest(node, study, tmp_path / "out")
+    assert found.site.patients == len(PEOPLE)
+    assert found.manifest["steps"][0]["dropped"] == {}
+    assert found.site.tensor is not None
+    assert found.site.tensor.shape[1:] == ((2, 2) if write is days_and_floats else (3, 2)), "a space makes no new code"
+
+
+def test_rows_of_wide_tables_are_not_said_to_be_absent(tmp_path: Path) -> None:
+    (tmp_path / "w.csv").write_text("patient_id,visit_id,time,d1,d2\n1,1,2020-01-01,a,b\n2,2,2020-01-01,a,c\n")
+    wide = {"dx": {"columns": ["d1", "d2"]}}
+    source = {"kind": "files", "events": "w.csv", "wide": wide}
+    found = check(Node.parse({"site": {"name": "a"}, "source": source}, folder=tmp_path))
+    assert found.ok and not any("no table" in r for r in found.remarks)
+
+
 REMARKS: dict[str, tuple[dict[str, list[Any]], str]] = {
     "two code systems": ({"a": ["4280", "25000", "I509", "E119"]}, "look like ICD-9"),
     "lost zeros": ({"a": ["038", "38", "x", "y"]}, "may have lost its zeros"),

@@ -89,8 +89,10 @@ class Source(TomlSection):
 
     @property
     def parts(self) -> tuple[TableRule, ...]:
-        """The tables of a source of several."""
-        return () if isinstance(self.tables, dict) else self.tables
+        """The tables of a source of several, ``events`` with them."""
+        if isinstance(self.tables, dict):
+            return ()
+        return (*((TableRule(file=self.events),) if self.events else ()), *self.tables)
 
     @field_validator("kind")
     @classmethod

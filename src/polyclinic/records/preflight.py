@@ -146,7 +146,9 @@ def check_node(node: Node, study: Study | None = None, *, limits: Limits | None 
                 _enough(len(matrix.patients), limits.min_patients, out)
                 return out
             table, source = read_events(con, node, scratch / "events.parquet", study)
-            absent = [name for name in source.rows if name not in source.inputs] if source.inputs else []
+            absent = (
+                [name for name in source.rows if name.partition(".")[0] not in source.inputs] if source.inputs else []
+            )
             out.remarks += [f"no table {name}: events of it are not in this source" for name in absent]
             out.figures["absent"] = absent
             _events(con, table, limits, out)

@@ -81,16 +81,13 @@ def _adbc(link: DriverLink) -> tuple[DriverLink, Read]:
     return link, read
 
 
-def _postgresql(driver: ModuleType, at: SplitResult, password: str) -> tuple[DriverLink, Read]:
-    return _adbc(driver.connect(with_password(at, password)))
-
-
 def _sqlite(driver: ModuleType, at: SplitResult, _: str) -> tuple[DriverLink, Read]:
     return _adbc(driver.connect(f"file:{quote(at.path)}?mode=ro"))
 
 
-def _snowflake(driver: ModuleType, at: SplitResult, password: str) -> tuple[DriverLink, Read]:
-    return _adbc(driver.connect(with_password(at, password).partition("://")[2]))
+def _by_address(driver: ModuleType, at: SplitResult, password: str) -> tuple[DriverLink, Read]:
+    address = with_password(at, password)
+    return _adbc(driver.connect(address.partition("://")[2] if at.scheme == "snowflake" else address))
 
 
 def _bigquery(driver: ModuleType, at: SplitResult, password: str) -> tuple[DriverLink, Read]:
@@ -157,14 +154,14 @@ def _odbc(driver: ModuleType, at: SplitResult, password: str) -> tuple[DriverLin
 # SQLite has no column types to rely on: everything is text, as in a CSV file. It travels as bytes, because SQLite does not
 # check that a text is one; NULL as none, because the driver takes a column's type from its first rows.
 BYTES: Final = "CAST(COALESCE(CAST({0} AS TEXT), '') AS BLOB)"
-POSTGRESQL: Final = Driver("PostgreSQL", "adbc_driver_postgresql.dbapi", "adbc-driver-postgresql", _postgresql)
+POSTGRESQL: Final = Driver("PostgreSQL", "adbc_driver_postgresql.dbapi", "adbc-driver-postgresql", _by_address)
 DRIVERS: Final = {
     "postgres": POSTGRESQL,
     "postgresql": POSTGRESQL,
     "sqlite": Driver("SQLite", "adbc_driver_sqlite.dbapi", "adbc-driver-sqlite", _sqlite, cell=BYTES),
     "mssql": Driver("SQL Server", "mssql_python", "mssql-python", _sql_server),
     "oracle": Driver("Oracle", "oracledb", "oracledb", _oracle),
-    "snowflake": Driver("Snowflake", "adbc_driver_snowflake.dbapi", "adbc-driver-snowflake", _snowflake),
+    "snowflake": Driver("Snowflake", "adbc_driver_snowflake.dbapi", "adbc-driver-snowflake", _by_address),
     "bigquery": Driver("BigQuery", "adbc_driver_bigquery.dbapi", "adbc-driver-bigquery", _bigquery, "`"),
     "databricks": Driver("Databricks", "databricks.sql", "databricks-sql-connector", _databricks, "`"),
     "odbc": Driver("ODBC", "arrow_odbc", "arrow-odbc", _odbc),

@@ -6,7 +6,7 @@ import inspect
 import re
 import traceback
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from importlib import import_module
 from pathlib import Path
 from typing import Final
@@ -119,20 +119,12 @@ class Tabular:
         """Open the tables; ``outcome`` names a further column of the visit table."""
         table, key = self.visits
         extra = outcome if outcome and outcome not in ("mortality", "readmission") else None
-        tables = [
-            replace(t, need=f"{t.need} {extra.lower()}") if extra and t.name == table and extra not in t.columns else t
-            for t in self.tables
-        ]
-        split = node.source.split
+        split, tables = node.source.split, self.tables
+        if extra:
+            tables = tuple(t.having(extra.lower(), need=True) if t.name == table else t for t in tables)
         if split:
-            identifier(split)
-            split_tables = {self.visits[0], *([self.people[0]] if self.people else [])}
-            tables = [
-                replace(t, may=f"{t.may} {split.lower()}")
-                if t.name in split_tables and split.lower() not in t.columns
-                else t
-                for t in tables
-            ]
+            divided = (identifier(split) and table, self.people and self.people[0])
+            tables = tuple(t.having(split.lower()) if t.name in divided else t for t in tables)
         origins = open_tables(con, node, tables, push)
         repeated = self._once(con, node)
         visits = forgiving(statement(f"{self.name}_visits"))

@@ -20,7 +20,8 @@ DELIMITERS: Final = ",;\t|"
 SAMPLE: Final = 1 << 20  # bytes that are looked at for the encoding
 # A formal study leaves out a line that is too short, too long or no text, and counts it; any other refuses the file.
 SKIP: Final = "strict_mode = false, store_rejects = true, rejects_limit = 0, parallel = false"
-INSIDE: Final = re.compile('(?:[^"]|"")*')  # the rest of a cell, up to the mark that ends it
+CELL: Final = '(?>"(?:[^"]|"")*+"[^{0}]*+|(?!")[^{0}]*+)'
+END: Final = re.compile('(?:[^"]|"")*+"')  # the rest of a cell and the mark that ends it
 RETURNS: Final = "carriage returns without a line feed: each was read as the end of a line"
 
 
@@ -94,31 +95,30 @@ def _open_cells(lines: Iterator[tuple[int, str]], delimiter: str) -> tuple[set[i
     >>> _open_cells(enumerate(text, start=1), ",")
     ({1}, {4})
     """
-    cell = re.compile(f'"(?:[^"]|"")*"[^{re.escape(delimiter)}]*|(?!")[^{re.escape(delimiter)}]*')
     unclosed, several = set(), set()
+    cell = CELL.format(re.escape(delimiter))
+    whole = re.compile(f"{cell}(?:{re.escape(delimiter)}{cell})*+")  # a line without an open cell
     marked = ((n, line.rstrip("\r\n")) for n, line in lines if '"' in line)
     again: deque[tuple[int, str]] = deque()
-    begun, held = 0, list[tuple[int, str]]()  # the line that opened a cell, and the lines since
-    while True:
-        n, text = again.popleft() if again else next(marked, (0, ""))
-        start = 0
-        if begun:
-            held.append((n, text))
-            start = len(INSIDE.match(text)[0]) + 2  # type: ignore[index]  # behind the mark and the delimiter
-            if n and start > len(text) + 1:
-                continue
-            if n and text[start - 1 : start] in ("", delimiter):
-                several.add(begun)
-            else:
-                unclosed.add(begun)
-                again.extendleft(reversed(held[: len(held) - (not n)]))
-                start = len(text) + 1
-            begun, held = 0, []
-        elif not n:
-            return unclosed, several
-        while start <= len(text) and (match := cell.match(text, start)):
-            start = match.end() + 1
-        begun = n if start <= len(text) else 0
+
+    def following() -> tuple[int, str] | None:
+        return again.popleft() if again else next(marked, None)
+
+    while opening := following():
+        if whole.fullmatch(opening[1]):
+            continue
+        since, end = list[tuple[int, str]](), None
+        while end is None and (line := following()):
+            since.append(line)
+            end = END.match(line[1])
+        rest = since[-1][1][end.end() :] if end is not None else None
+        if rest is not None and rest[:1] in ("", delimiter):
+            several.add(opening[0])
+            again.appendleft((since[-1][0], rest[1:]))
+        else:
+            unclosed.add(opening[0])
+            again.extendleft(reversed(since))
+    return unclosed, several
 
 
 def _lines(path: Path, encoding: str) -> Iterator[tuple[int, str]]:

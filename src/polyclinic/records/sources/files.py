@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Container, Mapping
-from typing import NamedTuple
+from typing import Final
 
 from polyclinic.config import Node
 from polyclinic.config.source import TableRule
@@ -13,7 +13,8 @@ from polyclinic.records.sources.base import COLUMNS, OpenedSource
 from polyclinic.records.sources.date_formats import recognised, time_cell
 from polyclinic.records.sources.tables import describe, hash_of, open_file, quoted
 
-REQUIRED = ("patient_id", "visit_id", "time", "kind", "code")
+REQUIRED: Final = ("patient_id", "visit_id", "time", "kind", "code")
+NONE: Final = "CAST(NULL AS VARCHAR)"
 
 
 def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSource:
@@ -23,7 +24,7 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     such column. ``wide`` describes kinds that are spread over several columns of one row (docs/howto/ingest.md).
     """
     source = node.source
-    if not source.events and not any(t.key is None for t in source.parts):
+    if not (source.events or any(t.key is None for t in source.parts)):
         raise ConfigError(f"node {node.name!r}: [source] events is missing", hint="name the event file")
     label_columns: Mapping[str, str] = {}
     if source.labels:
@@ -35,39 +36,51 @@ def open_source(con: Connection, node: Node, outcome: str | None) -> OpenedSourc
     present = describe(con, "raw")
     file = _name(node)
     faults: list[str] = []
-    time = source.columns.get("time", "time")
-    texts = not present.get(time, "DATE").startswith(("DATE", "TIMESTAMP"))
-    if texts and source.time_format is None and not node.skip_faulty:
-        times = f"SELECT {_cell(time, present, source.missing)} AS time FROM raw"
-        node = node.with_source(time_format=recognised(con, times))
-        source = node.source
+    node = _with_time_format(con, node, present)
     cells = {c: _column(c, node, present, faults) for c in COLUMNS}
     faults += _missing_columns(node, file, present)
     hints = []
     if faults:
-        hints.append(f"the columns there are {', '.join(present)}; map them: columns = {{code = 'their_name'}}")
+        lacking = next((c for c, sql in cells.items() if c in REQUIRED and sql == NONE), "code")
+        hints.append(f"the columns there are {', '.join(present)}; map them: columns = {{{lacking} = 'their_name'}}")
     labels = _labels(node, label_columns, faults, hints) if source.labels else None
     if faults:
         raise DataError(f"site {node.name!r}: the event files lack columns", faults=faults, hint="; ".join(hints))
-    if source.wide:
-        queries = {kind: _wide(kind, node, cells, present) for kind in source.wide}
-        events = "\nUNION ALL\n".join(sql for sql, _ in queries.values())
-        rows = {f"events.{kind}": count for kind, (_, count) in queries.items()}
-    else:
-        columns = ", ".join(f"{sql} AS {c}" for c, sql in cells.items())
-        # The export of one of our own .sql files brings its reasons along.
-        reason = "dropped" if {"origin", "dropped"} <= set(present) else "CAST(NULL AS VARCHAR)"
-        events = f"SELECT 'events' AS origin, {columns}, {reason} AS dropped FROM raw"
-        rows = {"events": "SELECT count(*) FROM raw"}
-    inputs = {"events": file}
-    for name in (source.events, *(t.file for t in source.parts)):
-        if name is not None and node.path(name).is_file():
-            inputs["events sha256" if name == source.events else f"{name} sha256"] = hash_of(node.path(name))
+    events, rows = _queries(node, cells, present)
     birth = source.columns.get("birth", "birth")
     births = _births(quoted(birth), cells["patient_id"]) if birth in present else None
     return OpenedSource(
-        events, rows, _visits(node, cells, present), cheap, inputs, labels, births=births, repeated=repeated
+        events, rows, _visits(node, cells, present), cheap, _inputs(node), labels, births=births, repeated=repeated
     )
+
+
+def _inputs(node: Node) -> dict[str, str]:
+    """What was read, with the digests of its files."""
+    files = {t.file: t.file for t in node.source.parts} or {"events": node.source.events or ""}
+    digests = {f"{k} sha256": hash_of(node.path(f)) for k, f in files.items() if node.path(f).is_file()}
+    return {"events": _name(node), **digests}
+
+
+def _queries(node: Node, cells: Mapping[str, str], present: Mapping[str, str]) -> tuple[str, dict[str, str]]:
+    """The query of the events, and those that count the rows of each origin."""
+    if node.source.wide:
+        queries = {kind: _wide(kind, node, cells, present) for kind in node.source.wide}
+        events = "\nUNION ALL\n".join(sql for sql, _ in queries.values())
+        return events, {f"events.{kind}": count for kind, (_, count) in queries.items()}
+    columns = ", ".join(f"{sql} AS {c}" for c, sql in cells.items())
+    # The export of one of our own .sql files brings its reasons along.
+    reason = "dropped" if {"origin", "dropped"} <= set(present) else NONE
+    return f"SELECT 'events' AS origin, {columns}, {reason} AS dropped FROM raw", {"events": "SELECT count(*) FROM raw"}
+
+
+def _with_time_format(con: Connection, node: Node, present: Mapping[str, str]) -> Node:
+    """The node with the format of its times, where all rows allow one reading only."""
+    time = node.source.columns.get("time", "time")
+    texts = not present.get(time, "DATE").startswith(("DATE", "TIMESTAMP"))
+    if not texts or node.source.time_format is not None or node.skip_faulty:
+        return node
+    times = f"SELECT {_cell(time, present, node.source.missing)} AS time FROM raw"
+    return node.with_source(time_format=recognised(con, times))
 
 
 def _open(con: Connection, node: Node, name: str, view: str) -> bool:
@@ -81,83 +94,79 @@ def _name(node: Node) -> str:
 
 def _joined(con: Connection, node: Node) -> dict[str, int]:
     """Make ``raw`` of several tables: rows of events below each other, then the columns of the others by their keys."""
-    own = (TableRule(file=node.source.events),) if node.source.events else ()
-    parts = [_part(con, node, rule, f"raw {n}") for n, rule in enumerate((*own, *node.source.parts))]
-    events = [p for p in parts if p.rule.key is None]
-    rows = _Part(events[0].rule, " UNION ALL BY NAME ".join(p.query for p in events), {})
-    for p in events:
-        rows.columns.update({c: n for c, n in p.columns.items() if c not in rows.columns})
-    others = [p for p in parts if p.rule.key is not None]
+    parts = {f"part {n}": rule for n, rule in enumerate(node.source.parts)}
+    for view, rule in parts.items():
+        _open_part(con, node, rule, view)
+    events = [view for view, rule in parts.items() if rule.key is None]
+    con.execute(f"CREATE OR REPLACE TABLE raw AS {' UNION ALL BY NAME '.join(f'FROM {quoted(v)}' for v in events)}")
+    others = {view: rule for view, rule in parts.items() if view not in events}
     repeated: dict[str, int] = {}
     while others:
-        part = next((p for p in others if str(p.rule.key).lower() in rows.columns), None)
-        if part is None:
-            raise DataError(
-                f"site {node.name!r}: no event has the key of {others[0].rule.file}: {others[0].rule.key!r}",
-                hint=f"the columns of events are {', '.join(rows.columns.values())}; rename theirs: columns = {{{others[0].rule.key} = 'theirs'}}",
-            )
-        others.remove(part)
-        rows, repeats = _with(con, node, rows, part)
-        repeated |= (
-            {f"rows of {part.rule.file} repeat a {part.rule.key}: one of each is used": repeats} if repeats else {}
-        )
-    with reading(f"site {node.name!r}, its tables"):
-        con.execute(f"CREATE OR REPLACE TABLE raw AS {rows.query}")
+        view = _next_part(con, node, others)
+        repeated |= _add_columns(con, node, others.pop(view), view)
     return repeated
 
 
-class _Part(NamedTuple):
-    """A table of several: its query, all cells text, and its columns by their lower-case names."""
+def _next_part(con: Connection, node: Node, others: Mapping[str, TableRule]) -> str:
+    """The first table whose key the events have by now."""
+    present = describe(con, "raw")
+    if view := next((v for v, rule in others.items() if rule.key in present), None):
+        return view
+    rule = next(iter(others.values()))
+    raise DataError(
+        f"site {node.name!r}: no event has the key of {rule.file}: {rule.key!r}",
+        hint=f"the columns of events are {', '.join(present)}; rename theirs: columns = {{{rule.key} = 'theirs'}}",
+    )
 
-    rule: TableRule
-    query: str
-    columns: dict[str, str]
+
+def _open_part(con: Connection, node: Node, rule: TableRule, view: str) -> None:
+    """Open one table of several under the names that the source gives its columns, all cells text."""
+    _open(con, node, rule.file, f"{view} as it is")
+    present = describe(con, f"{view} as it is")
+    _check_part(node, rule, present)
+    renamed = {c.lower() for c in rule.columns}
+    cells = {c: quoted(c) for c in present if c.lower() not in renamed}
+    cells |= {c: literal(x[1:]) if x.startswith("=") else quoted(x) for c, x in rule.columns.items()}
+    picked = ", ".join(f"CAST({sql} AS VARCHAR) AS {quoted(c)}" for c, sql in cells.items())
+    con.execute(f"CREATE OR REPLACE VIEW {quoted(view)} AS SELECT {picked} FROM {quoted(view + ' as it is')}")
 
 
-def _part(con: Connection, node: Node, rule: TableRule, view: str) -> _Part:
-    """Open one table of several under the names that the source gives its columns."""
-    _open(con, node, rule.file, view)
-    present = describe(con, view)
-    missing = [c for c in rule.columns.values() if not c.startswith("=") and c not in present]
-    if rule.key is not None and rule.key not in (*rule.columns, *present):
-        missing.append(rule.key)
-    if missing:
+def _check_part(node: Node, rule: TableRule, present: Mapping[str, str]) -> None:
+    """Refuse a table without its key, or without a column that is renamed."""
+    theirs = {rule.key or "=": rule.key or "=", **rule.columns}.values()
+    if missing := [c for c in theirs if not c.startswith("=") and c not in present]:
         raise DataError(
             f"site {node.name!r}: {rule.file} lacks columns",
             faults=[f"column {c} missing" for c in missing],
             hint=f"the columns there are {', '.join(present)}; [[source.tables]] columns = {{{missing[-1]} = 'theirs'}}",
         )
-    cells = {c: literal(x[1:]) if x.startswith("=") else quoted(x) for c, x in rule.columns.items()}
-    cells |= {c: quoted(c) for c in present if c.lower() not in {r.lower() for r in rule.columns}}
-    picked = ", ".join(f"CAST({sql} AS VARCHAR) AS {quoted(c)}" for c, sql in cells.items())
-    return _Part(rule, f"SELECT {picked} FROM {identifier(view)}", {c.lower(): c for c in cells})
 
 
-def _with(con: Connection, node: Node, rows: _Part, part: _Part) -> tuple[_Part, int]:
-    """The events with the columns of one more table, and how many of its rows repeat a key.
+def _add_columns(con: Connection, node: Node, rule: TableRule, view: str) -> dict[str, int]:
+    """Give the events in ``raw`` the columns of one more table, and return how many of its rows repeat a key.
 
-    Where both name the patient, a row belongs to the events of that patient only: numbers of visits may begin anew with
-    each patient, and in a formal study nobody's row decides about the events of another.
+    Where both name the patient, a row belongs to the events of that patient only: numbers of visits may begin again with
+    each patient, and in a formal study no row decides about the events of another patient.
     """
-    key, patient = str(part.rule.key).lower(), node.source.columns.get("patient_id", "patient_id").lower()
-    by_patient = key != patient and patient in part.columns and (patient in rows.columns or node.skip_faulty)
-    group = [same_id(quoted(c)) for c in (key, *([patient] if by_patient else []))]
-    with reading(part.rule.file):
+    present, mine, key = describe(con, "raw"), describe(con, view), str(rule.key)
+    patient = node.source.columns.get("patient_id", "patient_id")
+    by_patient = patient in mine and patient != key and (patient in present or node.skip_faulty)
+    group = [same_id(quoted(c)) for c in ((key, patient) if by_patient else (key,))]
+    both = [quoted(c) for c in mine if c in present]
+    filled = ", ".join(f"coalesce(e.{c}, t.{c}) AS {c}" for c in both)
+    same = f"{same_id(f'e.{quoted(key)}')} = {same_id(f't.{quoted(key)}')}"
+    if by_patient and patient in present:
+        same += f" AND coalesce({same_id(f'e.{quoted(patient)}')} = {same_id(f't.{quoted(patient)}')}, true)"
+    with reading(f"site {node.name!r}, its tables"):
         (repeats,) = numbers(
             con,
-            f"SELECT count({group[0]}) - count(DISTINCT ({', '.join(group)})) FILTER ({group[0]} IS NOT NULL) FROM ({part.query})",
+            f"SELECT count({group[0]}) - count(DISTINCT ({', '.join(group)})) FILTER ({group[0]} IS NOT NULL) FROM {quoted(view)}",
         )
-    one = f"SELECT * FROM ({part.query}) p QUALIFY row_number() OVER (PARTITION BY {', '.join(group)} ORDER BY p::VARCHAR) = 1"
-    same = [f"{same_id(f'e.{quoted(key)}')} = {same_id(f't.{quoted(key)}')}"]
-    if by_patient and patient in rows.columns:
-        same.append(f"coalesce({same_id(f'e.{quoted(patient)}')} = {same_id(f't.{quoted(patient)}')}, true)")
-    cells = [
-        f"coalesce(e.{quoted(c)}, t.{quoted(c)}) AS {quoted(name)}" if c in part.columns else f"e.{quoted(name)}"
-        for c, name in rows.columns.items()
-    ]
-    cells += [f"t.{quoted(name)}" for c, name in part.columns.items() if c not in rows.columns]
-    query = f"SELECT {', '.join(cells)} FROM ({rows.query}) e LEFT JOIN ({one}) t ON {' AND '.join(same)}"
-    return _Part(rows.rule, query, {**part.columns, **rows.columns}), repeats
+        con.execute(
+            f"CREATE OR REPLACE TABLE raw AS SELECT e.* REPLACE ({filled}), t.* EXCLUDE ({', '.join(both)}) FROM raw e LEFT JOIN "
+            f"(FROM {quoted(view)} p QUALIFY row_number() OVER (PARTITION BY {', '.join(group)} ORDER BY p::VARCHAR) = 1) t ON {same}"
+        )
+    return {f"rows of {rule.file} repeat a {rule.key}: one of each is used": repeats} if repeats else {}
 
 
 def same_id(sql: str) -> str:
@@ -232,7 +241,7 @@ def _column(name: str, node: Node, present: Mapping[str, str], faults: list[str]
             name in source.columns or (name == "site" and source.split) or (name in REQUIRED and not spread)
         ):
             faults.append(f"{_name(node)}: column {mapped} missing")
-        return "CAST(NULL AS VARCHAR)"
+        return NONE
     cell = _cell(mapped, present, source.missing)
     if name in ("patient_id", "visit_id"):
         return same_id(cell)

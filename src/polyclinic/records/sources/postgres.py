@@ -10,7 +10,7 @@ from polyclinic.config import Node
 from polyclinic.records.databases.drivers import opened
 from polyclinic.records.databases.engine import Connection, identifier, literal
 from polyclinic.records.sources.pushdown import WHOLE, DatabaseServer, Push
-from polyclinic.records.sources.tables import OpenedTables, SourceTable, listed_tables, stage
+from polyclinic.records.sources.tables import OpenedTables, SourceTable, by_table, listed_tables, stage
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Cursor
@@ -116,10 +116,7 @@ class _Database:
         own_visits: bool,
     ) -> _Database:
         """Make it from the rows of the catalogue. ``keys``: standard name of a table -> name there, in lower case."""
-        catalogue: dict[str, dict[str, str]] = {}
-        for table, column, original, *_ in rows:
-            catalogue.setdefault(table, {})[column] = original
-        real = {r[0]: r[3] for r in rows}
+        catalogue, real = by_table(rows), {r[0]: r[3] for r in rows}
         types = {(r[0], r[1]): r[5] for r in rows}
         present = {name: key for name, key in keys.items() if key in catalogue}
         server = DatabaseServer(

@@ -8,14 +8,14 @@ file serves every kind of database.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Final
 
 from polyclinic.config import Node
 from polyclinic.errors import ConfigError, DataError
 from polyclinic.records.databases.drivers import DRIVERS, POSTGRESQL, address_of, opened
-from polyclinic.records.databases.engine import Connection, identifier, literal, reading
+from polyclinic.records.databases.engine import IDENTIFIER, Connection, identifier, literal, reading
 from polyclinic.records.sources.csv_files import csv_rows
 from polyclinic.records.sources.pushdown import Keys, Push
 
@@ -62,6 +62,12 @@ class SourceTable:
         """Column of the visit."""
         return self.visit if self.keys is None else self.keys.visit
 
+    def having(self, column: str, *, need: bool = False) -> SourceTable:
+        """Return the table with one more column, required or not."""
+        if column in self.columns:
+            return self
+        return replace(self, need=f"{self.need} {column}") if need else replace(self, may=f"{self.may} {column}")
+
     @property
     def columns(self) -> list[str]:
         """All columns of the view."""
@@ -98,15 +104,11 @@ def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push
         table_names = ", ".join(t.name for t in tables)
         raise ConfigError(f"node {node.name!r}: unknown tables", faults=unknown, hint=f"known: {table_names}")
     names = {t.name: source.table_names.get(t.name, t.name) for t in tables}
-    name_faults = []
-    for name in [*names.values(), *([source.db_schema] if source.db_schema else [])]:
-        try:
-            identifier(name)
-        except DataError as e:
-            name_faults.append(e.what)
-    if name_faults:
+    odd = [n for n in (*names.values(), source.db_schema or "public") if not IDENTIFIER.fullmatch(n)]
+    if odd:
+        faults = [f"{n!r} is not the name of a table or column" for n in odd]
         raise DataError(
-            f"node {node.name!r}: names of tables are refused", faults=name_faults, hint="correct [source] tables"
+            f"node {node.name!r}: names of tables are refused", faults=faults, hint="correct [source] tables"
         )
     if source.folder:
         result = _from_folder(con, node, tables, names)
@@ -270,25 +272,28 @@ def _from_database(
         head = f.read(16)
     if head.startswith(b"SQLite format 3"):
         return _from_driver(con, node, tables, names)
-    out = OpenedTables()
+    out, schema = OpenedTables(), node.source.db_schema or "main"
     with reading(str(path)):
         con.execute(f"ATTACH {literal(str(path))} AS hospital (READ_ONLY)")
-        schema = node.source.db_schema or "main"
         rows = con.execute(
-            "SELECT lower(table_name), table_name, lower(column_name), column_name FROM duckdb_columns() "
+            "SELECT lower(table_name), lower(column_name), column_name FROM duckdb_columns() "
             "WHERE database_name = 'hospital' AND lower(schema_name) = lower(?)",
             [schema],
         ).fetchall()
-    catalogue: dict[str, dict[str, str]] = {}
-    real: dict[str, str] = {}
-    for lower, name, column, original in rows:
-        real[lower] = name
-        catalogue.setdefault(lower, {})[column] = original
+    catalogue = by_table(rows)
     for t in tables:
         key = names[t.name].lower()
         if listed_tables(con, t, key, catalogue, path.name, out):
-            relation = f"hospital.{identifier(schema)}.{identifier(real[key])}"
+            relation = f"hospital.{identifier(schema)}.{identifier(key)}"
             make_view(con, t, relation, catalogue[key], node.skip_faulty)
+    return out
+
+
+def by_table(rows: Iterable[Sequence[str]]) -> dict[str, dict[str, str]]:
+    """Rows of table, column in lower case and column there -> the columns of each table."""
+    out: dict[str, dict[str, str]] = {}
+    for table, column, original, *_ in rows:
+        out.setdefault(table, {})[column] = original
     return out
 
 
