@@ -49,17 +49,7 @@ def create_app(root: Path, *, token: str) -> FastAPI:
     app = FastAPI(title="Polyclinic", version=__version__, docs_url=None, redoc_url=None, openapi_url=None)
     root = root.resolve()
 
-    @app.middleware("http")
-    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
-        refused = _refusal(request, token)
-        response = refused if refused is not None else await go_on(request)
-        response.headers.setdefault("Content-Security-Policy", POLICY)
-        response.headers["X-Content-Type-Options"] = "nosniff"
-        response.headers["Referrer-Policy"] = "no-referrer"
-        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
-        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
-        response.headers["Cache-Control"] = "no-store"
-        return response
+    protect(app, lambda request: _token_missing(request, token), POLICY)
 
     @app.exception_handler(PolyclinicError)
     async def fault(request: Request, error: PolyclinicError) -> Response:
@@ -81,6 +71,22 @@ def create_app(root: Path, *, token: str) -> FastAPI:
     _reading(app, root)
     app.add_middleware(_Closed)
     return app
+
+
+def protect(app: FastAPI, refuse: Callable[[Request], Response | None], policy: str) -> None:
+    """Answer only requests of this machine's own pages that ``refuse`` has nothing against, under a strict policy."""
+
+    @app.middleware("http")
+    async def guard(request: Request, go_on: Callable[[Request], Awaitable[Response]]) -> Response:
+        refused = _foreign(request) or refuse(request)
+        response = refused if refused is not None else await go_on(request)
+        response.headers.setdefault("Content-Security-Policy", policy)
+        response.headers["X-Content-Type-Options"] = "nosniff"
+        response.headers["Referrer-Policy"] = "same-origin"  # with none at all, a form would not say whose it is
+        response.headers["Cross-Origin-Opener-Policy"] = "same-origin"
+        response.headers["Cross-Origin-Resource-Policy"] = "same-origin"
+        response.headers["Cache-Control"] = "no-store"
+        return response
 
 
 def _reading(app: FastAPI, root: Path) -> None:
@@ -149,14 +155,19 @@ def _watch(root: Path, id: str) -> PageWatch:
     return PageWatch(found[id])
 
 
-def _refusal(request: Request, token: str) -> Response | None:
-    """Why a request is not answered; None if it is."""
+def _foreign(request: Request) -> Response | None:
+    """Refuse a request that another web site sent, or that reached this machine under another name."""
     host, origin = request.headers.get("host", ""), request.headers.get("origin")
     if origin is not None and origin.split("://", 1)[-1] != host:
         return PlainTextResponse("requests from other sites are refused\n", 403)
     name = host.rsplit(":", 1)[0] if not host.endswith("]") else host
     if name.strip("[]") not in LOCAL:
         return PlainTextResponse("this page answers on this machine only\n", 403)
+    return None
+
+
+def _token_missing(request: Request, token: str) -> Response | None:
+    """Refuse a request without the token. The address that the command printed sets it."""
     shown = request.query_params.get("token", "") if request.url.path == "/" else ""
     if shown and secrets.compare_digest(shown.encode(), token.encode()):
         answer = RedirectResponse("/", 303)

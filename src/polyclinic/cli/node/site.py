@@ -10,7 +10,7 @@ import typer
 
 from polyclinic.cli import application
 from polyclinic.cli.console import NODE, Json, NodeFile, Sure, say, sure
-from polyclinic.cli.node import doctor, erasing, site_init
+from polyclinic.cli.node import doctor, erasing, site_init, web
 
 if TYPE_CHECKING:
     from polyclinic.node.enrolment.folders import SiteFolder
@@ -20,6 +20,8 @@ app.command("init")(site_init.command)
 app.command("erase")(erasing.erase)
 app.command("forget")(erasing.forget)
 app.command("doctor")(doctor.site)
+app.command("web")(web.site)
+app.command("user")(web.user)
 
 
 def _folder(node: Path) -> SiteFolder:

@@ -51,7 +51,7 @@ def trail(s: Sources) -> DossierPart:
         told.append(f"{b.site}: {b.ledger.head.count} lines, {len(lines)} about this study and the ledger itself.")
         spent.append(f"{b.site}: {_spent(s, b)}")
         made = [e for e in lines if e.charge is None]
-        decided += [f"{b.site}, line {e.number}, {e.time}: {_said(e)}." for e in made if e.kind in DECISIONS]
+        decided += [f"{b.site}, line {e.number}, {e.time}: {said(e)}." for e in made if e.kind in DECISIONS]
         tables.append(_table(b, made))
         tables.append(_releases(b, lines))
     faults = [f"{b.site}: {f}" for b in s.books for f in b.faults]
@@ -109,7 +109,7 @@ def _spent(s: Sources, b: Book) -> str:
 
 
 def _table(b: Book, entries: Iterable[Entry]) -> Rows:
-    rows = tuple((str(e.number), e.time, e.kind, _said(e), e.hash[:16]) for e in entries)
+    rows = tuple((str(e.number), e.time, e.kind, said(e), e.hash[:16]) for e in entries)
     return Rows(
         f"lines_{b.site}", f"Lines of {b.site} but for releases", ("line", "time", "kind", "what", "hash"), rows
     )
@@ -133,7 +133,8 @@ def _releases(b: Book, entries: Iterable[Entry]) -> Rows:
     return Rows(f"releases_{b.site}", f"Releases of {b.site}", columns, tuple(rows))
 
 
-def _said(e: Entry) -> str:
+def said(e: Entry) -> str:
+    """Return what a line of the ledger says."""
     match e.body:
         case Accept(order, by, shown):
             return f"{by} accepted order {order[:16]}" + (f", having been shown {shown[:16]}" if shown else "")
