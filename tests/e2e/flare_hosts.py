@@ -20,10 +20,10 @@ from tests.waiting import wait_until
 
 HUB = "study.example.org"  # the name in the guide
 NET = "10.77.0"
-GUIDE = (ROOT / "docs" / "howto" / "deployment.md").read_text(encoding="utf-8")
+GUIDE = "\n".join((ROOT / "docs" / "howto" / f"{n}.md").read_text(encoding="utf-8") for n in ("deployment", "network"))
 SAID = {" ".join(line.split("#")[0].split()) for line in GUIDE.splitlines()}
 PROXY_PORT = 3128
-PORTS = (8202, 8204)  # what the guide's table opens at the coordinator
+PORTS = (443, 8204)  # what the guide's table opens at the coordinator
 
 
 def missing() -> str:
@@ -136,7 +136,7 @@ class Host:
         self.knows({})
         _ip("-n", self.ns, "route", "add", "prohibit", f"{hub.address}/32")
         if proxy is not None:
-            self.firewall(firewall("hospital", proxy.address).replace("8202, 8204", str(PROXY_PORT)))
+            self.firewall(firewall("hospital", proxy.address).replace("443, 8204", str(PROXY_PORT)))
 
     def knows(self, names: Mapping[str, str]) -> None:
         """The hosts file of this host, in place of a name service."""
@@ -188,7 +188,7 @@ class Hospitals(Federation):
 
         self.hosts, self.root, self.names = hosts, root, hospitals.NAMES
         self.hub = hosts["hub"]
-        self.port, self.admin_port, self.enrol_port = 8202, 8203, 8204
+        self.port, self.admin_port, self.enrol_port = 443, 8203, 8204
         self.coordinator = CoordinatorFolder(self.hub.disk / "polyclinic")
         hospitals.vocabulary(self.hub.disk)
         self.sites: dict[str, Any] = {}
@@ -207,7 +207,7 @@ class Hospitals(Federation):
     def join(self) -> None:
         """From nothing to four connected hosts: the guide's own lines, a person's answers included."""
         sites = " ".join(f"--site {n}" for n in ("north", "south", "east"))
-        self.hub.run(guide(f"polyclinic coordinator init /srv/polyclinic --host {HUB} {sites}"))
+        self.hub.run(guide(f"polyclinic coordinator init /srv/polyclinic --host {HUB} --port 443 {sites}"))
         self.hub.run(guide("polyclinic coordinator start /srv/polyclinic"))
         for name in self.names:
             home = self.hosts[name].disk / "polyclinic-site"

@@ -1,7 +1,7 @@
 """The deployment guide, run: a coordinator and three hospitals on hosts of their own, behind the guide's firewall table.
 
 Each host is a network namespace with its own address, loopback and disk on a switch; what runs on it are the commands of
-docs/howto/deployment.md, word for word (``guide`` fails for a line that is not there).
+docs/howto/deployment.md and network.md, word for word (``guide`` fails for a line that is not there).
 """
 
 from __future__ import annotations
@@ -77,13 +77,13 @@ def test_guides_commands_run_a_study_between_hosts(four: Hospitals) -> None:
     order, status = four.submit(study)
     _right(four, study, order, status)
     said = four.hub.run("polyclinic coordinator status /srv/polyclinic")
-    assert f"coordinator running ({HUB}:8202)" in said
+    assert f"coordinator running ({HUB}:443)" in said
     assert "connected: east, north, south" in said
     line = guide(f"polyclinic report /srv/polyclinic/runs/{order.id}", **{order.id: "icu-1a2b3c4d"})
     four.hub.run(line)
     assert (four.coordinator.run(order.id) / "report.html").exists()
     said = four.at("north", guide("polyclinic site status --node node.toml"))
-    assert f"north running; coordinator {HUB}:8202 reachable" in said
+    assert f"north running; coordinator {HUB}:443 reachable" in said
     assert f"study {order.id}: finished" in said
 
 
@@ -93,7 +93,7 @@ def test_firewall_table_is_enough_for_letters_between_sites(four: Hospitals) -> 
     hub, (one, two, _) = four.hub, (four.hosts[n] for n in four.names)
     assert {p for a, p in hub.listening() if a == "0.0.0.0"} == set(PORTS)
     assert all(a == "127.0.0.1" for n in four.names for a, _ in four.hosts[n].listening())
-    assert [p for p in (8202, 8203, 8204) if one.reaches(hub.address, p)] == list(PORTS)
+    assert [p for p in (443, 8203, 8204) if one.reaches(hub.address, p)] == list(PORTS)
     inside = next(p for _, p in two.listening())
     assert not one.reaches(two.address, inside)
     assert not hub.reaches(two.address, inside)
@@ -171,7 +171,7 @@ def test_hospital_behind_a_proxy_takes_part(four: Hospitals) -> None:
     service = None
     try:
         south.shut_in(proxy if FILTER else None, four.hub)
-        assert not south.reaches(four.hub.address, 8202)
+        assert not south.reaches(four.hub.address, 443)
         said = four.at("south", "polyclinic site pin --node node.toml", typed="y\n", code=5)
         assert "does not know the name" in said
         south.env = {"https_proxy": f"http://jo:wrong@{proxy.address}:{PROXY_PORT}"}
@@ -187,7 +187,7 @@ def test_hospital_behind_a_proxy_takes_part(four: Hospitals) -> None:
         order, status = four.submit(study)
         _right(four, study, order, status)
         log = (proxy.disk / "log").read_text(encoding="utf-8")
-        assert log.count(f"let through CONNECT {HUB}:8202") >= 3  # status, FLARE's client, its worker
+        assert log.count(f"let through CONNECT {HUB}:443") >= 3  # status, FLARE's client, its worker
         assert f"let through CONNECT {HUB}:8204" in log
         assert f"refused CONNECT {HUB}:8204" in log
         four.at("south", "polyclinic site stop --node node.toml")

@@ -108,7 +108,7 @@ def test_an_officer_reads_the_review_and_accepts_under_the_own_name(page: Page) 
     assert page.decide(client) == 303
     assert page.consent is True
     line = [e.body for e in ledger_of(page.site.node).entries if e.kind == "accept"][-1]
-    assert (line.by, line.order) == ("otto (site web)", page.order.digest)  # type: ignore[union-attr]
+    assert (line.by, line.order) == ("otto (site web)", page.order.digest)
     assert "otto (site web) accepted order" in client.get(HOME).text
 
 

@@ -7,7 +7,7 @@ from types import ModuleType
 
 from polyclinic.errors import ConfigError, MissingExtra
 
-VERSION = "2.9"  # the adapter rests on details of these versions (docs/howto/deployment.md, upgrade notes)
+VERSION = "2.9"  # the adapter rests on details of these versions (docs/howto/network.md, upgrade notes)
 
 
 def need_flare() -> ModuleType:

@@ -26,7 +26,7 @@ def _hash(password: str, salt: bytes) -> bytes:
 
 
 @dataclass(frozen=True)
-class Account:
+class PageAccount:
     """A role and the hash of a password."""
 
     role: str
@@ -38,7 +38,7 @@ class Account:
         return ROLES.index(self.role) >= ROLES.index(role)
 
 
-NOBODY: Final = Account("viewer", "00" * 16, "00" * 32)  # an unknown name takes as long as a wrong password
+NOBODY: Final = PageAccount("viewer", "00" * 16, "00" * 32)  # an unknown name takes as long as a wrong password
 
 
 class Accounts:
@@ -53,14 +53,14 @@ class Accounts:
     def __init__(self, path: Path) -> None:
         self.path = path
 
-    def all(self) -> Mapping[str, Account]:
+    def all(self) -> Mapping[str, PageAccount]:
         """Return every account by name. It is read anew, so a removed account is out at once."""
         if not self.path.exists():
             return {}
         if os.name != "nt" and self.path.stat().st_mode & 0o077:
             raise ConfigError(f"{self.path}: others may read it", hint=f"chmod 600 {self.path}")
         try:
-            found = {n: Account(**{k: str(v) for k, v in a.items()}) for n, a in read_json(self.path).items()}
+            found = {n: PageAccount(**{k: str(v) for k, v in a.items()}) for n, a in read_json(self.path).items()}
             if any(a.role not in ROLES or not bytes.fromhex(a.salt + a.key) for a in found.values()):
                 raise ValueError("an unknown role")
         except (TypeError, ValueError, AttributeError) as e:
@@ -75,7 +75,7 @@ class Accounts:
         if faults:
             raise ConfigError("this account cannot be added", faults=faults)
         salt = secrets.token_bytes(16)
-        self._write({**self.all(), name: Account(role, salt.hex(), _hash(password, salt).hex())})
+        self._write({**self.all(), name: PageAccount(role, salt.hex(), _hash(password, salt).hex())})
 
     def remove(self, name: str) -> None:
         """Remove an account."""
@@ -83,10 +83,10 @@ class Accounts:
             raise ConfigError(f"no account {name!r}", faults=[f"accounts: {', '.join(self.all()) or 'none'}"])
         self._write({n: a for n, a in self.all().items() if n != name})
 
-    def _write(self, accounts: Mapping[str, Account]) -> None:
+    def _write(self, accounts: Mapping[str, PageAccount]) -> None:
         write_json(self.path, {n: asdict(a) for n, a in accounts.items()})
 
-    def check(self, name: str, password: str) -> Account | None:
+    def check(self, name: str, password: str) -> PageAccount | None:
         """Return the account if the password is right."""
         known = self.all().get(name)
         account = known or NOBODY

@@ -23,22 +23,11 @@ def command(
     """Check a hospital's node file and database: all faults at once, nothing is sent."""
     from polyclinic.config import Node
     from polyclinic.errors import ConfigError
-    from polyclinic.privacy.gate.owner_rules import policy_of
-    from polyclinic.records.preflight import Limits, check_node
+    from polyclinic.node.doctor.probes import checkup
     from polyclinic.studies.registry import read_study
 
-    read = Node.read(node)
     asked = read_study(study) if study else None
-    wrong: list[str] = []
-    limits = Limits()
-    try:
-        policy = policy_of(read)
-        limits = Limits.of(policy)
-    except ConfigError as e:
-        wrong = list(e.faults)
-    if asked is not None and asked.method is not None:
-        wrong += _method(asked)
-    found = check_node(read, asked, limits=limits)
+    wrong, found = checkup(Node.read(node), asked)
     if asked is not None and noisy(asked.privacy) and asked.evaluate is not None and not wrong:
         found.findings.extend(_forecast(asked))
     faults = [*wrong, *found.faults]
@@ -65,15 +54,3 @@ def _forecast(study: Study) -> list[str]:
         )
         out.append(f"findings at {r['patients']:,} patients: {r['figure']}: {told}")
     return out
-
-
-def _method(study: Study) -> list[str]:
-    """Faults of the study's method and its parameters."""
-    from polyclinic.errors import PolyclinicError
-    from polyclinic.studies.registry import PROTOCOLS, federated, make
-
-    try:
-        (federated if study.chosen().name.lower() in PROTOCOLS else make)(study)
-    except PolyclinicError as e:
-        return [f"{e.what}: {f}" for f in e.faults] or [e.what]
-    return []

@@ -12,7 +12,6 @@ import json
 import os
 import re
 import signal
-from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
@@ -72,25 +71,29 @@ def forget(folder: SiteFolder, patient: str, *, by: str) -> Forgotten:
     if at_work(folder.path / "courier" / "lock"):
         raise ConfigError("the courier is at work and holds data in memory", hint="stop `polyclinic courier site`")
     optout = _exclude(folder, name)  # first: a worker that starts again reads the list
-    book, known, ended = ledger_of(folder.node), asked(folder), holding(folder, name)
+    book, ids = ledger_of(folder.node), {o.digest: o.id for o in asked(folder)}
+    studies, files = _end_studies(folder, name)
+    # scores have no names: whose row is whose is not known any more
+    stored = [f for r in RESULTS for f in folder.studies.glob(f"*/{r}")]
+    files += remove_files([*stored, *(folder.node.home / n for n in INGESTED)])
+    book.write(Erase("data", files, by))
+    left = _clean(folder, name)
+    append_event(folder.events, event="forgotten", studies=studies, files=files)
+    released = tuple(sorted({ids.get(c.run, c.study) for c in book.charges()}))
+    return Forgotten(folder.node.name, studies, released, files, optout, left)
+
+
+def _end_studies(folder: SiteFolder, patient: str) -> tuple[tuple[str, ...], int]:
+    """End the studies that hold the patient here: their names, and how many files went."""
+    ended = holding(folder, patient)
     for order in ended:
-        book.close(order.digest, "forgotten")
-    for order in known:
+        ledger_of(folder.node).close(order.digest, "forgotten")
+    for order in asked(folder):
         if order in ended or not (folder.study(order.digest) / "data").exists():
             _start_anew(folder, order)
     files = sum(let_go(folder, o.digest) for o in ended)
-    files += sum(
-        drop_data(d.parent) for d in folder.studies.glob("*/data") if _may_hold(d, name)
-    )  # no order says whose
-    # memberships have no names: whose row is whose is not known any more
-    files += remove_files(f for r in RESULTS for f in folder.studies.glob(f"*/{r}"))
-    files += remove_files(f for n in INGESTED if (f := folder.node.home / n).exists())
-    book.write(Erase("data", files, by))
-    left = tuple(_clean(folder, name))
-    append_event(folder.events, event="forgotten", studies=[o.id for o in ended], files=files)
-    ids = {o.digest: o.id for o in known}
-    released = tuple(sorted({ids.get(c.run, c.study) for c in book.charges()}))
-    return Forgotten(folder.node.name, tuple(o.id for o in ended), released, files, optout, left)
+    torn = [d.parent for d in folder.studies.glob("*/data") if _may_hold(d, patient)]  # no order says whose these are
+    return tuple(o.id for o in ended), files + sum(map(drop_data, torn))
 
 
 def statement(done: Forgotten) -> list[str]:
@@ -151,16 +154,24 @@ def _start_anew(folder: SiteFolder, order: StudyOrder) -> None:
             os.kill(process.pid, signal.SIGKILL)
 
 
-def _clean(folder: SiteFolder, patient: str) -> Iterator[Path]:
-    """Take the identifier out of the logs; yield the files that have it still."""
+def _clean(folder: SiteFolder, patient: str) -> tuple[Path, ...]:
+    """Take the identifier out of the logs; return the files that have it still."""
     word = re.compile(rb"(?<![0-9A-Za-z_])" + re.escape(patient.encode()) + rb"(?![0-9A-Za-z_])")
     telling = not patient.isdigit() or len(patient) > 5  # a short number stands for many other things
-    for file in sorted(f for f in folder.node.home.rglob("*") if f.is_file() and not f.is_symlink()):
+    files = [f for f in folder.node.home.rglob("*") if f.is_file() and not f.is_symlink()]
+    logs = {f for p in LOGS for f in files if telling and f.match(p)}
+    return tuple(sorted(f for f in files if _has(f, word, clean=f in logs)))
+
+
+def _has(file: Path, word: re.Pattern[bytes], *, clean: bool) -> bool:
+    """Whether the identifier stands in a file, after it was taken out of a log."""
+    try:
         text = file.read_bytes()
-        if telling and any(file.match(p) for p in LOGS) and word.search(text):
+        if clean and word.search(text):
+            text = word.sub(MARK, text)
             with open(file, "r+b") as f:  # in place: a process may have it open
-                text = word.sub(MARK, text)
                 f.write(text)
                 f.truncate()
-        if word.search(text):
-            yield file
+    except FileNotFoundError:  # of a study that runs
+        return False
+    return word.search(text) is not None

@@ -24,7 +24,8 @@ from polyclinic.node.flare_package import VERSION
 from polyclinic.node.probe import Probe
 from polyclinic.privacy.gate.owner_rules import LedgerRule, ledger_of, policy_of, witness_of
 from polyclinic.records.databases.drivers import DRIVERS, address_of, extra_of
-from polyclinic.records.preflight import Limits, check_node
+from polyclinic.records.preflight import Checkup, Limits, check_node
+from polyclinic.studies.registry import PROTOCOLS, federated, make
 
 FULL: Final = 200e6  # bytes: less does not hold a checkpoint
 LOW: Final = 2e9  # bytes: a study of some size wants as much
@@ -221,22 +222,32 @@ def password_unset(node: Node) -> Probe | None:
     return Probe("data", "warning", text, f"export {name}, or password = 'file:PATH' in node.toml")
 
 
-def _data_for(node: Node, name: str, study: Study | None) -> Probe:
+def checkup(node: Node, study: Study | None) -> tuple[list[str], Checkup]:
+    """Read the records as a study would: what ``check`` prints and ``doctor`` sums up. First the faults of policy and method."""
+    wrong: list[str] = []
+    limits = Limits()
     try:
         limits = Limits.of(policy_of(node))
-    except ConfigError:
-        limits = Limits()
-    checkup = check_node(node, study, limits=limits)
-    if checkup.faults:
+    except ConfigError as e:
+        wrong += e.faults
+    if study is not None and study.method is not None:
+        try:
+            (federated if study.chosen().name.lower() in PROTOCOLS else make)(study)
+        except PolyclinicError as e:
+            wrong += [f"{e.what}: {f}" for f in e.faults] or [e.what]
+    return wrong, check_node(node, study, limits=limits)
+
+
+def _data_for(node: Node, name: str, study: Study | None) -> Probe:
+    wrong, found = checkup(node, study)
+    if faults := [*(wrong if study is not None else ()), *found.faults]:  # `settings` names those of the policy
         todo = "polyclinic check node.toml shows everything; url, password, rights, file names are in [source]"
-        return Probe(name, "fault", "; ".join(checkup.faults), todo, exit=checkup.exit_code or 3)
+        return Probe(name, "fault", "; ".join(faults), todo, exit=found.exit_code or 3)
     rows = (
-        f"{checkup.figures['rows']:,} events ({', '.join(checkup.figures['kinds'])}), "
-        if "rows" in checkup.figures
-        else ""
+        f"{found.figures['rows']:,} events ({', '.join(found.figures['kinds'])}), " if "rows" in found.figures else ""
     )
     text = f"{rows}readable with the node's own rights, at least the policy's minimum of patients"
-    if absent := checkup.figures.get("absent"):
+    if absent := found.figures.get("absent"):
         text += f". Tables that are not there: {', '.join(absent)}"
         return Probe(name, "warning", text, "studies of their events will be refused; [source] tables maps other names")
     return Probe(name, "ok", text)

@@ -21,6 +21,60 @@ def need_client() -> None:
         ) from None
 
 
+Row = tuple[str, str, tuple[str, ...], list[tuple[list[str], float]]]  # name, meaning, labels, samples
+
+
+def _gauges(s: Snapshot) -> list[Row]:
+    """What is measured now."""
+    budgets = [([b.cohort, f"{b.delta:g}"], b) for b in s.budgets]
+    accepted = [] if s.accepted is None else [float(s.accepted)]
+    days = [] if s.certificate_days is None else [s.certificate_days]
+    return [
+        ("healthy", "1 if /health answers 200.", (), [([], float(s.healthy))]),
+        ("process_up", "1 if the node's process lives.", (), [([], float(s.process))]),
+        ("accepted", "1 if site and coordinator accepted each other's certificate.", (), [([], v) for v in accepted]),
+        ("certificate_days", "Days until our certificate ends.", (), [([], v) for v in days]),
+        ("looked_timestamp_seconds", "When the node was last looked at.", (), [([], s.at)]),
+        ("waiting_for_owner", "Studies and releases that wait for a person.", (), [([], float(len(s.asked)))]),
+        (
+            "epsilon_spent",
+            "Patient-level epsilon spent or set aside, at the policy's delta.",
+            ("cohort", "delta"),
+            [(of, b.spent if math.isfinite(b.spent) else math.inf) for of, b in budgets],
+        ),
+        (
+            "epsilon_left",
+            "Patient-level epsilon that the owner's limit leaves.",
+            ("cohort", "delta"),
+            [(of, b.left) for of, b in budgets if b.left is not None],
+        ),
+    ]
+
+
+def _of_studies(s: Snapshot) -> list[Row]:
+    """How far studies are, and who is waited for."""
+    return [
+        ("study_round", "The last round.", ("study",), [([x.study], float(x.round)) for x in s.studies]),
+        (
+            "waiting_seconds",
+            "Since when a study waits for whom.",
+            ("study", "for"),
+            [([x.study, who], seconds) for x in s.studies for who, seconds in x.waiting.items()],
+        ),
+        ("last_seen_seconds", "Since a site was last heard of.", ("site",), [([n], v) for n, v in s.seen.items()]),
+    ]
+
+
+def _counters(s: Snapshot) -> list[Row]:
+    """What only grows."""
+    ways = [([x.study, way], n) for x in s.studies for way, n in (("up", x.bytes_up), ("down", x.bytes_down))]
+    releases = [([x.study], float(x.releases)) for x in s.studies if s.kind == "site"]
+    return [
+        ("releases", "Lines of the ledger.", ("study",), releases),
+        ("bytes", "Bytes.", ("study", "way"), [(of, float(n)) for of, n in ways if n is not None]),
+    ]
+
+
 class _Once:
     """What ``prometheus_client`` calls a collector: the families of one snapshot."""
 
@@ -29,69 +83,23 @@ class _Once:
 
     def collect(self) -> Iterator[object]:
         """Every family."""
-        from prometheus_client.core import (
-            CounterMetricFamily,
-            GaugeMetricFamily,
-            InfoMetricFamily,
-            StateSetMetricFamily,
-        )
+        from prometheus_client import core
 
-        s = self.s
-        yield InfoMetricFamily(
-            "polyclinic_node", "This node.", {"name": s.name, "kind": s.kind, "version": __version__}
-        )
-        yield GaugeMetricFamily("polyclinic_healthy", "1 if /health answers 200.", float(s.healthy))
-        yield GaugeMetricFamily("polyclinic_process_up", "1 if the node's process lives.", float(s.process))
-        if s.accepted is not None:
-            text = "1 if this site and its coordinator accepted each other's certificates in the last look."
-            yield GaugeMetricFamily("polyclinic_accepted", text, float(s.accepted))
-        if s.certificate_days is not None:
-            yield GaugeMetricFamily(
-                "polyclinic_certificate_days", "Days until our certificate ends.", s.certificate_days
-            )
-        yield GaugeMetricFamily("polyclinic_looked_timestamp_seconds", "When the node was last looked at.", s.at)
-        yield GaugeMetricFamily(
-            "polyclinic_waiting_for_owner", "Studies and releases that wait for a person.", len(s.asked)
-        )
-        spent = GaugeMetricFamily(
-            "polyclinic_epsilon_spent",
-            "Patient-level epsilon spent or reserved, at the policy's delta.",
-            labels=["cohort", "delta"],
-        )
-        left = GaugeMetricFamily(
-            "polyclinic_epsilon_left",
-            "Patient-level epsilon that the owner's limit leaves.",
-            labels=["cohort", "delta"],
-        )
-        for b in s.budgets:
-            spent.add_metric([b.cohort, f"{b.delta:g}"], b.spent if math.isfinite(b.spent) else math.inf)
-            if b.left is not None:
-                left.add_metric([b.cohort, f"{b.delta:g}"], b.left)
-        yield from (spent, left)
-        state = StateSetMetricFamily("polyclinic_study", "How a study stands here.", labels=["study"])
-        rounds = GaugeMetricFamily("polyclinic_study_round", "The last round.", labels=["study"])
-        releases = CounterMetricFamily("polyclinic_releases", "Lines of the book.", labels=["study"])
-        size = CounterMetricFamily("polyclinic_bytes", "Bytes.", labels=["study", "way"])
-        wait = GaugeMetricFamily(
-            "polyclinic_waiting_seconds", "Since when a study waits for whom.", labels=["study", "for"]
-        )
+        s, what = self.s, {"name": self.s.name, "kind": self.s.kind, "version": __version__}
+        yield core.InfoMetricFamily("polyclinic_node", "This node.", what)
+        for kind, rows in (
+            (core.GaugeMetricFamily, [*_gauges(s), *_of_studies(s)]),
+            (core.CounterMetricFamily, _counters(s)),
+        ):
+            for name, meaning, labels, samples in rows:
+                family = kind(f"polyclinic_{name}", meaning, labels=labels)
+                for of, value in samples:
+                    family.add_metric(of, value)
+                yield family
+        state = core.StateSetMetricFamily("polyclinic_study", "How a study stands here.", labels=["study"])
         for x in s.studies:
-            state.add_metric(
-                [x.study], {k: k == x.state for k in (*STATES, *(() if x.state in STATES else (x.state,)))}
-            )
-            rounds.add_metric([x.study], float(x.round))
-            if s.kind == "site":
-                releases.add_metric([x.study], float(x.releases))
-            for way, n in (("up", x.bytes_up), ("down", x.bytes_down)):
-                if n is not None:
-                    size.add_metric([x.study, way], float(n))
-            for who, seconds in x.waiting.items():
-                wait.add_metric([x.study, who], seconds)
-        yield from (state, rounds, releases, size, wait)
-        seen = GaugeMetricFamily("polyclinic_last_seen_seconds", "Since a site was last heard of.", labels=["site"])
-        for name, seconds in s.seen.items():
-            seen.add_metric([name], seconds)
-        yield seen
+            state.add_metric([x.study], {k: k == x.state for k in dict.fromkeys((*STATES, x.state))})
+        yield state
 
 
 def exposition(snapshot: Snapshot) -> bytes:

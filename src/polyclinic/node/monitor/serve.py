@@ -1,16 +1,14 @@
 """``python -m polyclinic.node.monitor.serve site|coordinator PATH LISTEN NOTIFY EVERY``: a small process that answers at once.
 
-Another process looks at the node (``watch``) and writes what it saw into a pipe; this one keeps the last page and nothing else. So a
-monitoring system is never kept waiting by a silent coordinator or by the accounting of a budget, and a study never by a monitoring system.
+The main thread looks at the node (``watch``), another one answers with the last page. So a monitoring system is never kept
+waiting by a silent coordinator or by the accounting of a budget, and a study never by a monitoring system.
 """
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import socket
-import subprocess
 import sys
 import threading
 import time
@@ -18,7 +16,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from typing import Any, Final
 
 from polyclinic.config.service import address
-from polyclinic.node.monitor.page import Page
+from polyclinic.node.monitor.watch import Page, watch_of
 
 CONTENT: Final = "application/openmetrics-text; version=1.0.0; charset=utf-8"
 
@@ -96,34 +94,13 @@ def server(board: StatusBoard, listen: str) -> ThreadingHTTPServer:
     return Server((host, port), Handler)
 
 
-def follow(board: StatusBoard, argv: list[str]) -> None:
-    """Keep a looking process going, and its pages on the board."""
-    while True:
-        looker = subprocess.Popen(
-            [sys.executable, "-m", "polyclinic.node.monitor.watch", *argv],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-        )
-        assert looker.stdout is not None
-        for line in looker.stdout:
-            board.show(Page.decode(line))
-        board.show(Page.trouble(f"the process that looks has ended (code {looker.wait()}); it is started again"))
-        time.sleep(board.every)
-
-
 def main(kind: str, path: str, listen: str, notify: str, every: float) -> None:
-    """Serve until ended; without an address: look and tell only."""
+    """Look until ended, and serve where an address is given."""
     os.umask(0o077)
-    if not listen:
-        from polyclinic.node.monitor.watch import watch_of
-
-        watch_of(kind, path, notify, every, None).run()
-        return
     board = StatusBoard(every)
-    made = server(board, listen)
-    threading.Thread(target=follow, args=(board, [kind, path, notify, str(every)]), daemon=True).start()
-    gc.freeze()
-    made.serve_forever()
+    if listen:
+        threading.Thread(target=server(board, listen).serve_forever, daemon=True).start()
+    watch_of(kind, path, notify, every, board.show if listen else None).run()
 
 
 if __name__ == "__main__":

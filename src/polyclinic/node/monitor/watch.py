@@ -1,30 +1,48 @@
-"""``python -m polyclinic.node.monitor.watch site|coordinator PATH NOTIFY EVERY``: looks at the node, and writes what it saw, a line a look.
-
-A look computes budgets, opens a TLS line and reads logs. It is a process of its own, so that the one that answers (``serve``) never
-waits for it, and it ends when that one does.
-"""
+"""Looks at a node again and again: what monitoring is answered, and news for the owner's command."""
 
 from __future__ import annotations
 
 import json
-import os
 import shlex
 import subprocess
-import sys
-import threading
 import time
 from collections.abc import Callable
+from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, append_event, read_json, write_json
 from polyclinic.node.enrolment.handshake import NOW, SOON
 from polyclinic.node.monitor.metrics import exposition
-from polyclinic.node.monitor.page import Page
 from polyclinic.node.monitor.snapshot import Snapshot, coordinator_snapshot, site_snapshot
 
 PATIENCE: Final = 30.0  # seconds for the command
+
+
+@dataclass(frozen=True)
+class Page:
+    """One look.
+
+    Attributes
+    ----------
+    code, health
+        Of ``/health``.
+    metrics
+        The text of ``/metrics``; none where the look failed.
+    at
+        When, in seconds since 1970.
+    """
+
+    code: int
+    health: dict[str, Any]
+    metrics: str | None
+    at: float
+
+    @classmethod
+    def trouble(cls, what: str) -> Page:
+        """The node could not be looked at."""
+        return cls(503, {"status": "fault", "faults": [what]}, None, time.time())
 
 
 class Notices:
@@ -145,24 +163,3 @@ def watch_of(kind: str, path: str, notify: str, every: float, show: Callable[[Pa
         look = partial(coordinator_snapshot, folder)
     notices = Notices(notify, folder.path / "told.json", folder.events) if notify else None
     return StudyWatch(look, every, notices, show)
-
-
-def main(kind: str, path: str, notify: str, every: float) -> None:
-    """Look until whoever reads is gone."""
-    os.umask(0o077)
-    os.nice(5)  # who asks for an answer goes first
-
-    def until_alone() -> None:
-        sys.stdin.buffer.read()  # nothing is ever written: it returns when the other end is gone
-        os._exit(0)
-
-    def show(page: Page) -> None:
-        sys.stdout.buffer.write(page.encode())
-        sys.stdout.buffer.flush()
-
-    threading.Thread(target=until_alone, daemon=True).start()
-    watch_of(kind, path, notify, every, show).run()
-
-
-if __name__ == "__main__":
-    main(sys.argv[1], sys.argv[2], sys.argv[3], float(sys.argv[4]))

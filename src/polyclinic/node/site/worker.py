@@ -11,13 +11,11 @@ what is relayed is then the chain that ALL sites reached, and only with that doe
 
 from __future__ import annotations
 
-import secrets
 from collections import OrderedDict
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from typing import Final, assert_never
 
-from polyclinic import __version__
 from polyclinic.errors import MessageRefused, PolicyRefusal, PolyclinicError, ProtocolMismatch
 from polyclinic.node.messages import (
     ALIGN,
@@ -31,19 +29,17 @@ from polyclinic.node.messages import (
     OutOfDate,
     Ping,
     Refused,
-    Stage,
     Standing,
-    Status,
     SumRequest,
     encode_answer,
     open_ask,
 )
-from polyclinic.node.refusals import Why, why_of
+from polyclinic.node.refusals import why_of
 from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.node.site.context import Aligner, SiteContext
 from polyclinic.node.site.inbox import Inbox, Open
 from polyclinic.node.site.record import Record
-from polyclinic.node.site.replica import SiteReplica
+from polyclinic.node.site.standing import StandingReplica
 from polyclinic.privacy.card.study_extract import StudyExtract
 from polyclinic.privacy.ledger.rollback_check import RollbackCheck
 from polyclinic.protocol.interfaces import Roster, Total
@@ -54,7 +50,7 @@ from polyclinic.util.threads import one_thread
 ANSWERS: Final = 16  # remembered, should the same be asked again
 
 
-class SiteStudy(SiteReplica):
+class SiteStudy(StandingReplica):
     """One site's side of one study.
 
     Parameters
@@ -92,42 +88,13 @@ class SiteStudy(SiteReplica):
         watch: RollbackCheck | None = None,
         ended: Callable[[], object] = lambda: None,
     ) -> None:
-        super().__init__(order, identity, record)
-        self.log, self.run, self.aligner, self.watch, self.ended = log, run, aligner, watch, ended
+        super().__init__(order, identity, record, log=log, watch=watch, ended=ended)
+        self.run, self.aligner = run, aligner
         self.box = Inbox(order, self.me, identity.sign, post, log, self._count)
         self.put = self.box.put
-        self.stage: Stage = "loading"
-        self.reasons: list[str] = []  # the owner's to read
-        self.why: Why | None = None  # all that the coordinator hears of them
-        self._last: tuple[Done, Status] | None = None  # the study has ended here
         self._unaligned: SiteContext | None = None  # before codes were agreed on
         self._answers: OrderedDict[str, Answer] = OrderedDict()
-        self._life = secrets.token_hex(8)
-        self.shown: Status | None = (
-            None  # at a public pace: how the site stood before the answer that is being computed
-        )
         self._missing: tuple[str, ...] = ()  # who has not told yet what is known of this site's book
-
-    # ---- how the study stands here
-
-    def over(self) -> bool:
-        """Whether the study had ended here before this process began: then its data go, and its last answer is all there is."""
-        closed = self.record.closed
-        if closed is not None:
-            self.stage, self._last = "ready", closed
-            if self.watch is not None:
-                self.watch.ledger.close(self.order.digest, "finished")  # the line first, then the data
-        elif self.watch is not None and self.order.digest in self.watch.ledger.tally.closed:
-            self.stage, self.why = "refused", "closed"  # cancelled, or erased by the owner
-        else:
-            return False
-        self.ended()
-        return True
-
-    @property
-    def ended_here(self) -> bool:
-        """Whether nothing more leaves in this study."""
-        return self._last is not None or self.stage == "refused"
 
     def take_part(self, context: SiteContext) -> None:
         """The site takes part: the owner agreed, the data are read. Goes on where a process before this one was."""
@@ -144,43 +111,6 @@ class SiteStudy(SiteReplica):
     def _use(self, context: SiteContext) -> None:
         super()._use(context)
         self.box.protocol = f"{context.method.name}/{context.method.version}"
-
-    def wait(self, reasons: list[str]) -> None:
-        """The owner has been asked."""
-        self.stage, self.reasons = "waiting", reasons
-
-    def refuse(self, error: BaseException) -> None:
-        """The site takes no part, or no longer: in our log in full; the coordinator hears a word."""
-        if self.why == "closed":  # cancelled: what it was doing then may end in any way
-            return
-        if isinstance(error, PolyclinicError):
-            refused = isinstance(error, PolicyRefusal | MessageRefused | ProtocolMismatch)
-            kind, what, faults = "refused" if refused else "failed", error.what, list(error.faults)
-            self.log(event=kind, study=self.order.id, code=error.code, what=what, reasons=faults)
-        else:
-            what, faults = f"{type(error).__name__}: {error}", []
-            self.log(event="failed", study=self.order.id, error=what)
-        word = why_of(error)
-        if self.order.keys.get(self.me) != self.identity.public.hex():
-            word = "roster"
-        if self.order.polyclinic.split(".")[:2] != __version__.split(".")[:2]:
-            word = "version"
-        self.stage, self.reasons, self.why = "refused", [what, *faults], word
-
-    def here(self, *, full: bool = False) -> Status:
-        """How the site stands; may be read at any time, also while it works."""
-        if self._last is not None:
-            return replace(self._last[1], life=self._life)
-        out = self.shown or Status(self.stage, self._life, self.number, self.mark.prepared, self._after, self.why)
-        if self.order.peers and self._after and self.fold is not None:
-            out = replace(out, vote=self._vote(self.fold))  # said before, and again: a killed coordinator has lost it
-        if full and self.stage == "ready":
-            out = replace(out, setting=self.context.setting, noise=self.context.gate.noise.label)
-        return out
-
-    def hold(self) -> None:
-        """Show how the site stands now, until the answer that is computed next has left."""
-        self.shown = replace(self.here(), books=b"" if self.watch is None else self.watch.hear())
 
     # ---- asks of the coordinator
 
@@ -348,11 +278,6 @@ class SiteStudy(SiteReplica):
         standing = self._standing()
         step = None if self.box.open is None else self.box.open.step
         return Letters(self.box.empty(), vote, standing, self._after, 0 if step is None else step.round)
-
-    @property
-    def _after(self) -> bytes:
-        """Peers: the chain after the prepared sum, once it is known here."""
-        return b"" if self.mark.after is None else bytes(self.mark.after["chain"])
 
     def _count(self, way: str, size: int) -> None:
         if isinstance(self.fold, CoordinatorState) and self.box.open is not None and self.box.open.step is not None:
