@@ -71,7 +71,7 @@ class Accounts:
         """Add an account, or give it another role and password."""
         faults = [] if NAME.fullmatch(name) else [f"name {name!r}: letters, digits, dot, hyphen, at most 64"]
         faults += [] if role in ROLES else [f"role {role!r}: one of {', '.join(ROLES)}"]
-        faults += [] if LEAST <= len(password) <= 1024 else [f"password: at least {LEAST} letters, at most 1024"]
+        faults += [] if LEAST <= len(password) <= 1024 else [f"password: at least {LEAST} characters, at most 1024"]
         if faults:
             raise ConfigError("this account cannot be added", faults=faults)
         salt = secrets.token_bytes(16)

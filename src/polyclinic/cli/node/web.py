@@ -45,7 +45,7 @@ def site(node: NodeFile = NODE, port: Port = 8766, json_: Json = False) -> None:
     from polyclinic.web.owner import create_owner_app
 
     if not Accounts(accounts_of(node)).all():
-        raise ConfigError("nobody may log in yet", hint=f"polyclinic site user NAME --role officer --node {node}")
+        raise ConfigError("the page has no account yet", hint=f"polyclinic site user NAME --role officer --node {node}")
     secret = secrets.token_urlsafe(16)
     _serve(create_owner_app(node.resolve(), secret=secret), port, f"/{secret}/", "owner's page", json_)
 
