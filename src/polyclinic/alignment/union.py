@@ -6,7 +6,7 @@ The default is a public list, versioned and hashed: nothing has to be hidden, th
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from itertools import zip_longest
 
@@ -36,18 +36,10 @@ def align(sites: Sequence[Site]) -> Sites:
     [((1, 2, 2), [[0, 0, 0]]), ((1, 2, 2), [[0, 0, 1]])]
     """
     sites = given_sites(sites)
-    if doubles := _doubles(s.name for s in sites):
-        raise DataError(
-            "two sites have one name", faults=[repr(n) for n in doubles], hint="give every site its own name"
-        )
     holders = [s for s in sites if s.tensor is not None]
+    _check(sites, holders)
     if not holders:
         return Sites(sites, truth_of(sites))
-    modes = {s.name: s.counts().ndim for s in holders}
-    if len(set(modes.values())) > 1:
-        raise ProtocolMismatch(
-            "sites have different numbers of modes", faults=[f"{k!r}: {v}" for k, v in modes.items()]
-        )
     faults: list[str] = []
     axes = [_common(n, holders, faults) for n in range(1, holders[0].counts().ndim)]
     if faults:
@@ -57,18 +49,31 @@ def align(sites: Sequence[Site]) -> Sites:
     return Sites([to_axes(s, axes) for s in sites], truth_of(sites))
 
 
-def _doubles(names: Iterable[str]) -> list[str]:
-    return sorted(name for name, count in Counter(names).items() if count > 1)
+def _check(sites: Sequence[Site], holders: Sequence[Site]) -> None:
+    """Refuse sites with one name, and tensors with different numbers of modes."""
+    doubles = sorted(name for name, count in Counter(s.name for s in sites).items() if count > 1)
+    if doubles:
+        raise DataError(
+            "two sites have one name", faults=[repr(n) for n in doubles], hint="give every site its own name"
+        )
+    modes = {s.name: s.counts().ndim for s in holders}
+    if len(set(modes.values())) > 1:
+        raise ProtocolMismatch(
+            "sites have different numbers of modes", faults=[f"{k!r}: {v}" for k, v in modes.items()]
+        )
 
 
 def _common(mode: int, sites: Sequence[Site], faults: list[str]) -> Axis | None:
     """The axis of one mode for all sites; None where they agree already, or where it has no labels."""
     axes = [s.counts().axes[mode] for s in sites]
-    unlabelled = [s for s, a in zip(sites, axes) if a.labels is None]
-    if not unlabelled:
+    if all(a.labels is not None for a in axes):
         return union(axes) if len({a.labels for a in axes}) > 1 else None
-    if len(unlabelled) < len(sites) or len({s.counts().shape[mode] for s in sites}) > 1:
-        faults += [f"mode {mode}: site {s.name!r} has no labels ({s.counts().shape[mode]} codes)" for s in unlabelled]
+    if len({(a.labels, s.counts().shape[mode]) for s, a in zip(sites, axes)}) > 1:
+        faults += [
+            f"mode {mode}: site {s.name!r} has no labels ({s.counts().shape[mode]} codes)"
+            for s, a in zip(sites, axes)
+            if a.labels is None
+        ]
     return None
 
 
@@ -83,9 +88,11 @@ def union(axes: Sequence[Axis]) -> Axis:
         for label, text in zip_longest(a.labels or (), a.names or (), fillvalue=""):
             names[label] = names.get(label) or text
     labels = tuple(sorted(names))
-    texts = tuple(names[x] for x in labels) if any(names.values()) else None
     listed = {(a.vocabulary, tuple(sorted(a.labels or ()))) for a in axes}
-    return Axis(axes[0].name, labels, texts, axes[0].vocabulary if listed == {(axes[0].vocabulary, labels)} else "data")
+    vocabulary = axes[0].vocabulary if listed == {(axes[0].vocabulary, labels)} else "data"
+    return Axis(
+        axes[0].name, labels, tuple(map(names.__getitem__, labels)) if any(names.values()) else None, vocabulary
+    )
 
 
 def to_axes(site: Site, axes: Sequence[Axis | None]) -> Site:
