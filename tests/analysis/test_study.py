@@ -304,7 +304,7 @@ def test_a_baseline_that_predicts_better_is_said_and_a_tiny_gain_is_called_so() 
         ["covariates and phenotypes", 0.64, 0.63, 0.65, None, None, None],
         ["covariates alone", 0.54, 0.53, 0.55, 0.1, 0.09, 0.11],
     ]
-    rows.append(["numbers of events and of different entries", 0.76, 0.75, 0.77, -0.12, -0.13, -0.11])
+    rows.append(["record size", 0.76, 0.75, 0.77, -0.12, -0.13, -0.11])
     columns = ["model", "auc", "low", "high", "gain", "gain_low", "gain_high"]
     outcome = {
         "name": "x",
@@ -323,7 +323,7 @@ def test_a_baseline_that_predicts_better_is_said_and_a_tiny_gain_is_called_so() 
     }
     found = {"patients": 9, "outcome": outcome, "completion": hidden, "predicts_unseen_codes": True, "missing": {}}
     made = {s.id: " ".join(s.words) for s in sections(found)}
-    assert "they predict worse than numbers of events and of different entries (0.76)" in made["outcome"]
+    assert "they predict worse than record size (0.76)" in made["outcome"]
     assert '"size"' in made["outcome"] and "covariates alone (" not in made["outcome"]
     assert "hardly predicts hidden codes. The right code is 1.01 times as probable (0.006 nats" in made["completion"]
 

@@ -277,7 +277,7 @@ def test_title_answer_and_forest_plot_are_on_the_first_screen(browser: Any, find
     assert ends == sorted(ends) and ends[0] > 0 and ends[-1] <= 800, ends
     text = browser.execute_script("return document.querySelector('.answer').textContent")
     rows = browser.execute_script(
-        "return [...document.querySelectorAll('#finding-outcome ~ .sheet')].find((s) => s.textContent.includes('raw codes')).querySelectorAll('tbody tr').values().map((r) => [r.cells[0].textContent, r.cells[1].textContent]).toArray()"
+        "return [...document.querySelectorAll('#finding-outcome ~ .sheet')].find((s) => s.textContent.includes('strongest codes')).querySelectorAll('tbody tr').values().map((r) => [r.cells[0].textContent, r.cells[1].textContent]).toArray()"
     )
     best = max(rows[1:], key=lambda r: float(r[1]))
     assert f"{best[0]} ({float(best[1]):.2f})" in text, "the comparison with the largest AUC is named"

@@ -53,10 +53,10 @@ class Designs:
         ]
         if baselines:
             designs += [
-                Design("size", 0 if covariates.size else 2, halves_only, "numbers of events and of different entries"),
-                Design("random", rank, halves_only, "frozen random factors"),
-                Design("codes", CODES, halves_only, f"{CODES} raw codes, penalised"),
-                Design("ratios", 1, halves_only, "all raw codes, summed log ratios"),
+                Design("size", 0 if covariates.size else 2, halves_only, "record size"),
+                Design("random", rank, halves_only, "random factors"),
+                Design("codes", CODES, halves_only, f"the {CODES} strongest codes"),
+                Design("ratios", 1, halves_only, "all codes (naive Bayes)"),
             ]
         self.all = tuple(designs)
 

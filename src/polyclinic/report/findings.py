@@ -179,7 +179,7 @@ def _outcome(found: Found, names: Sequence[str]) -> tuple[list[str], list[tuple[
     if found.get("forecast"):
         return _outcome_paid(found, names)
     better = [r for r in rows_of(o["baselines"]) if r["gain_high"] is not None and r["gain_high"] < 0]
-    size = any("numbers of events" in r["model"] for r in better)
+    size = any(r["model"] == "record size" for r in better)
     joint = o.get("joint")
     words = [
         prediction(found),
