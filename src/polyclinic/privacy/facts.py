@@ -105,14 +105,16 @@ class MethodFacts:
         'sums of records'
         """
         parts = [self._meaning(name) for name in step_names(step)]
-        known = [p for p in parts if p is not None]
-        if len(known) < len(parts):
+        meanings = [p for p in parts if p is not None]
+        if len(meanings) < len(parts):
             return None
-        return StepMeaning("; ".join(p.what for p in known), "; ".join(p.could_tell for p in known if p.could_tell))
+        return StepMeaning(
+            "; ".join(p.what for p in meanings), "; ".join(p.could_tell for p in meanings if p.could_tell)
+        )
 
     def _meaning(self, name: str) -> StepMeaning | None:
-        found = self.steps.get(name)
-        return found or next((m for k, m in self.steps.items() if is_step(name, k)), None)
+        exact_match = self.steps.get(name)
+        return exact_match or next((m for k, m in self.steps.items() if is_step(name, k)), None)
 
     @classmethod
     def joined(cls, parts: Sequence[MethodFacts]) -> MethodFacts:
@@ -158,8 +160,8 @@ def step_names(step: str) -> tuple[str, ...]:
     >>> step_names("2/cells+1"), step_names("pca+lloyd-0")
     (('cells',), ('pca', 'lloyd-0'))
     """
-    first, *others = (part.rpartition("/")[2] for part in step.split("+"))
-    return (first, *(n for n in others if not n.isdigit()))
+    first, *later = (part.rpartition("/")[2] for part in step.split("+"))
+    return (first, *(n for n in later if not n.isdigit()))
 
 
 def is_step(name: str, pattern: str) -> bool:

@@ -55,20 +55,20 @@ def suppress(counts: ArrayLike, *, minimum: int = 11) -> NDArray[np.bool_]:
 
 def _hide_one_more(values: Array, hidden: NDArray[np.bool_], minimum: int) -> bool:
     """Hide one more cell of a line if its total gives a hidden one away; whether there was a need."""
-    shown = np.flatnonzero(~hidden)
-    if not hidden.any() or not shown.size or (hidden.sum() > 1 and values[hidden].sum() >= minimum):
+    visible = np.flatnonzero(~hidden)
+    if not hidden.any() or not visible.size or (hidden.sum() > 1 and values[hidden].sum() >= minimum):
         return False
     # zeros say nothing by being hidden; the smallest count above zero does least harm
-    hidden[min(shown.tolist(), key=lambda i: (values[i] == 0, values[i], i))] = True
+    hidden[min(visible.tolist(), key=lambda i: (values[i] == 0, values[i], i))] = True
     return True
 
 
 def _hide_beside_given_away(full: Array, hide: NDArray[np.bool_], minimum: int) -> bool:
     """Hide the smallest shown cell in line with a small count that the table gives away; whether there was one."""
     for i, j in np.argwhere(hide & (full > 0) & (full < minimum)):
-        beside = [*((i, k) for k in np.flatnonzero(~hide[i])), *((k, j) for k in np.flatnonzero(~hide[:, j]))]
-        if beside and _given_away(full, hide, i, j):
-            hide[min(beside, key=lambda at: (full[at] == 0, full[at], at))] = True
+        candidates = [*((i, k) for k in np.flatnonzero(~hide[i])), *((k, j) for k in np.flatnonzero(~hide[:, j]))]
+        if candidates and _given_away(full, hide, i, j):
+            hide[min(candidates, key=lambda at: (full[at] == 0, full[at], at))] = True
             return True
     return False
 
@@ -87,10 +87,10 @@ def _given_away(full: Array, hide: NDArray[np.bool_], row: int, column: int) -> 
     graph[row, rows + column] = graph[rows + column, row] = False
 
     def path(start: int, end: int) -> bool:
-        met = np.arange(len(graph)) == start
-        while not met[end] and (further := met | graph[met].any(0)).sum() > met.sum():
-            met = further
-        return bool(met[end])
+        reached = np.arange(len(graph)) == start
+        while not reached[end] and (further := reached | graph[reached].any(0)).sum() > reached.sum():
+            reached = further
+        return bool(reached[end])
 
     return not (path(row, rows + column) or path(rows + column, row))
 

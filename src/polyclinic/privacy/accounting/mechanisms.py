@@ -115,8 +115,8 @@ def _opendp() -> ModuleType:
     except ImportError:
         raise MissingExtra("opendp", "exact", "exact privacy noise") from None
     dp.enable_features("contrib")
-    found: ModuleType = dp
-    return found
+    module: ModuleType = dp
+    return module
 
 
 def add_noise(noise: Noise, mine: Contribution, sd: float, grid: float | None) -> Contribution:

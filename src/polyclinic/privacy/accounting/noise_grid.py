@@ -62,16 +62,16 @@ def noise_scale(step: Step, share: float = 1.0) -> NoiseScale:
     """
     if step.sensitivity is None or step.multiplier is None or not step.noise_sd > 0:
         return NoiseScale(0.0, step.grid)
-    grid, moved = step.grid, step.sensitivity
+    grid, sensitivity = step.grid, step.sensitivity
     if grid is None:
         # No grid announced: values are rounded onto one of our own. Rounding moves a sum by at most half a step in each
         # coordinate, in both worlds; the sensitivity grows by that (less than 2^-16 of itself).
         grid = 2.0 ** math.floor(math.log2(step.sensitivity * 2.0**-16 / math.sqrt(max(step.size, 1))))
-        moved += grid * math.sqrt(step.size)
-    wanted = step.multiplier * moved * step.sites_per_patient
+        sensitivity += grid * math.sqrt(step.size)
+    least_sd = step.multiplier * sensitivity * step.sites_per_patient
 
     def sd(h: float) -> float:
-        return math.sqrt(wanted**2 + 4 * h * h)
+        return math.sqrt(least_sd**2 + 4 * h * h)
 
     while math.sqrt(share) * sd(grid) < FINE * grid and (step.bound + 20 * sd(grid / 2)) / (grid / 2) <= EXACT:
         grid /= 2

@@ -111,7 +111,7 @@ class StudyExtract:
     @classmethod
     def several(cls, packed: Mapping[str, bytes], keys: Mapping[str, bytes], order: str) -> tuple[StudyExtract, ...]:
         """Those of many sites that hold, by the names of the sites."""
-        found = []
+        extracts = []
         for site, data in sorted(packed.items()):
             try:
                 book = cls.read(data)
@@ -119,8 +119,8 @@ class StudyExtract:
             except (MessageRefused, ValueError, KeyError, TypeError, AttributeError, ArithmeticError, RecursionError):
                 continue  # a site may write anything into its own book
             if right:
-                found.append(book)
-        return tuple(found)
+                extracts.append(book)
+        return tuple(extracts)
 
 
 def _public(c: Charge) -> Charge:
@@ -129,20 +129,20 @@ def _public(c: Charge) -> Charge:
 
 def _line(value: Mapping[str, Any], at: Iterable[int]) -> Charge:
     round, number, attempt = (int(x) for x in at)
-    made = charge_from({**value, "round": round, "number": number, "attempt": attempt})
-    if wrong := [name for name, good in _sound(made).items() if not good]:
-        raise ValueError(f"a line whose {', '.join(wrong)} cannot be")
-    return made
+    charge = charge_from({**value, "round": round, "number": number, "attempt": attempt})
+    if faulty := [name for name, good in _sound(charge).items() if not good]:
+        raise ValueError(f"a line whose {', '.join(faulty)} cannot be")
+    return charge
 
 
 def _sound(c: Charge) -> dict[str, bool]:
     """Whether the parts of a line are of their kinds: a site signs what it likes, and the card of everybody is made from it."""
     texts = (c.study, c.method, c.step, c.cohort, c.site, c.run, c.noise, c.release, c.bytes)
-    by = (c.by.name, c.by.reveals, c.by.topology, c.by.pooled, c.by.sentence, *c.by.saw, *c.by.saw.values())
+    aggregator = (c.by.name, c.by.reveals, c.by.topology, c.by.pooled, c.by.sentence, *c.by.saw, *c.by.saw.values())
     sizes = [n for name, shape in c.shapes.items() for n in (len(name), *shape)]
     numbers = [c.sd, c.share, *(x for x in (c.sensitivity, c.grid) if x is not None), *vars(c.event).values()]
     return {
-        "text": all(isinstance(x, str) for x in (*texts, *by)),
+        "text": all(isinstance(x, str) for x in (*texts, *aggregator)),
         "way to add": isinstance(c.by.checked, bool) and isinstance(c.by.tolerates_loss, bool),
         "words": c.adjacency in get_args(Adjacency) and c.how in ("sum", "gather"),
         "recipient": c.recipient in ("coordinator", "total", "peers"),

@@ -29,8 +29,8 @@ PORT: Final = 5432
 
 def state_folder() -> Path | None:
     """Where the user's own state is kept: ``POLYCLINIC_STATE``, else ``polyclinic`` in the XDG state folder; None: no home."""
-    if given := os.environ.get("POLYCLINIC_STATE"):
-        return Path(given)
+    if variable := os.environ.get("POLYCLINIC_STATE"):
+        return Path(variable)
     if base := os.environ.get("XDG_STATE_HOME"):
         return Path(base) / "polyclinic"
     try:
@@ -46,20 +46,20 @@ def places_of(node: Node) -> tuple[str, ...]:
     >>> places_of(node)
     ('postgresql://db.local:5432/ehr cdm.person',)
     """
-    s, found = node.source, set()
+    s, places = node.source, set()
     for name in (s.events, s.features, s.folder, s.database, *(t.file for t in s.parts)):
         if name is None:
             continue
         path = node.path(name)
         pattern = any(c in path.name for c in "*?[")
-        found |= {str(p.resolve()) for p in (path.parent.glob(path.name) if pattern else (path,))}
+        places |= {str(p.resolve()) for p in (path.parent.glob(path.name) if pattern else (path,))}
     people = next((s.table_names[t] for t in PEOPLE if t in s.table_names), "person")
     if s.url is not None:
-        found.add(f"{_database(secret(s.url, node.folder))} {s.db_schema or 'public'}.{people}".lower())
+        places.add(f"{_database(secret(s.url, node.folder))} {s.db_schema or 'public'}.{people}".lower())
     if s.options:  # of a plugged-in source: what is in them is not known, it may be a secret
         words = json.dumps(s.options, sort_keys=True, default=str)
-        found.add(f"{s.kind}:{hashlib.sha256(words.encode()).hexdigest()}")
-    return tuple(sorted(found))
+        places.add(f"{s.kind}:{hashlib.sha256(words.encode()).hexdigest()}")
+    return tuple(sorted(places))
 
 
 def _database(url: str) -> str:
@@ -164,9 +164,9 @@ class Register:
         faults = []
         for other in claims:
             if shared := mine.shares(other):
-                gone = "" if Path(other.book).exists() else ", which is gone: put it back from a backup"
+                missing_file = "" if Path(other.book).exists() else ", which is gone: put it back from a backup"
                 faults.append(
-                    f"{shared[0]} is paid for by the book {other.book} of site {other.site!r}{gone}; a second book would be a second "
+                    f"{shared[0]} is paid for by the book {other.book} of site {other.site!r}{missing_file}; a second book would be a second "
                     f"budget for the same patients. Name that book in [ledger] path; or, if no patient is in both, give each node "
                     f"file a [ledger] cohort of its own and [policy] cohorts_disjoint = true (found in {self.file})"
                 )

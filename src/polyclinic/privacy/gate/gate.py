@@ -173,10 +173,10 @@ class ReleaseGate:
             self._fresh = True
         order = self._run
         count = sites if isinstance(sites, int) else len(sites)
-        asked = StudyRequest(study, method, privacy, count, patients, order, resume, margin)
+        request = StudyRequest(study, method, privacy, count, patients, order, resume, margin)
         faults: list[str] = []
         for p in self._payers:
-            faults += p.study_faults(asked)
+            faults += p.study_faults(request)
         if not faults and not resume:
             for p in self._payers:
                 faults += p.reserve(order, study, privacy, margin, self.waits.resumption)
@@ -305,8 +305,8 @@ class ReleaseGate:
 
     def _check_alone(self, step: Step, by: AggregatorFacts) -> None:
         """Some values may be seen by themselves only where they are of many patients."""
-        shown = step.how == "gather" or by.reveals == "each"
-        if shown and self.patients is not None and self.patients < step.patients:
+        is_visible = step.how == "gather" or by.reveals == "each"
+        if is_visible and self.patients is not None and self.patients < step.patients:
             raise PolicyRefusal(
                 f"site {self.site!r}, study {self.study!r}, round {step.round}, step {step.name!r}: not released",
                 faults=[
@@ -322,7 +322,7 @@ class ReleaseGate:
     def _charge(
         self, step: Step, event: Event, scale: NoiseScale, share: float, by: AggregatorFacts, **more: Any
     ) -> Charge:
-        shown = step.how == "gather" or by.reveals == "each"
+        is_visible = step.how == "gather" or by.reveals == "each"
         return Charge.of_step(
             step,
             event,
@@ -333,7 +333,7 @@ class ReleaseGate:
             site=self.site,
             run=self._run,
             by=by,
-            recipient="coordinator" if shown else "peers" if by.topology == "peers" else "total",
+            recipient="coordinator" if is_visible else "peers" if by.topology == "peers" else "total",
             noise=self.noise.label if scale.sd else "none",
             sd=scale.sd,
             share=share,
@@ -375,6 +375,6 @@ class ReleaseGate:
         reviewer = Reviewer(self.outbox, self.ledger, self.policy.review == "each", self.waits.decision)
         meaning = self.facts.meaning(step.name)
         tells = not step.noise_sd > 0 and (meaning is None or bool(meaning.could_tell))
-        here = self.here if tells else ()
-        case = Waiting(self.study, self.method, self.site, self._run, id, step, share, by, release, here)
+        rare_codes = self.here if tells else ()
+        case = Waiting(self.study, self.method, self.site, self._run, id, step, share, by, release, rare_codes)
         return reviewer.let_out(case, self.facts)

@@ -98,17 +98,17 @@ class Outbox:
         """Every release, by study, round and step."""
         if not self.path.is_dir():
             return ()
-        found = [self.get(f.stem) for f in self.path.glob("*.npz")]
-        return tuple(sorted(found, key=lambda p: (str(p.facts.get("study")), int(p.facts.get("round", 0)), p.id)))
+        releases = [self.get(f.stem) for f in self.path.glob("*.npz")]
+        return tuple(sorted(releases, key=lambda p: (str(p.facts.get("study")), int(p.facts.get("round", 0)), p.id)))
 
     def decide(self, id: str, *, approve: bool, by: str) -> Pending:
         """Approve or reject a release; a decision is not changed afterwards."""
-        now = self.get(id)
+        pending = self.get(id)
         state = "approved" if approve else "rejected"
-        if now.state == state:
-            return now
-        if now.state != "pending":
-            raise PolicyRefusal(f"release {id} is already {now.state} by {now.decided_by!r}")
+        if pending.state == state:
+            return pending
+        if pending.state != "pending":
+            raise PolicyRefusal(f"release {id} is already {pending.state} by {pending.decided_by!r}")
         from polyclinic.util.atomic_files import atomic
 
         with atomic(self.path / f"{id}.decision") as temporary:

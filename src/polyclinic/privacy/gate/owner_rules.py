@@ -43,11 +43,11 @@ class LedgerRule(BaseModel):
 def _faults(section: str, error: ValidationError, known: type[BaseModel]) -> list[str]:
     faults = []
     for f in error.errors():
-        where = ".".join([section, *(str(x) for x in f["loc"])])
-        more = (
+        place = ".".join([section, *(str(x) for x in f["loc"])])
+        detail = (
             f"; known: {', '.join(known.model_fields)}" if f["type"] == "extra_forbidden" else f" (got {f['input']!r})"
         )
-        faults.append(f"{where}: {f['msg']}{more}")
+        faults.append(f"{place}: {f['msg']}{detail}")
     return faults
 
 
@@ -134,22 +134,22 @@ def ledger_of(node: Node) -> Ledger:
     rule = _read(node)[1]
     if rule.path:
         return _book(node, rule, node.path(rule.path))
-    beside, inside = node.path(f"{node.name}.ledger.jsonl"), node.home / "ledger.jsonl"
-    if inside.exists() and not beside.exists():
-        head = inside.with_name(inside.name + ".head")
+    current, earlier = node.path(f"{node.name}.ledger.jsonl"), node.home / "ledger.jsonl"
+    if earlier.exists() and not current.exists():
+        head = earlier.with_name(earlier.name + ".head")
         if head.exists():  # first: a crash between the two leaves a ledger that is still found, and whole
-            head.replace(beside.with_name(beside.name + ".head"))
-        inside.replace(beside)
-    return _book(node, rule, beside)
+            head.replace(current.with_name(current.name + ".head"))
+        earlier.replace(current)
+    return _book(node, rule, current)
 
 
 def _book(node: Node, rule: LedgerRule, path: Path) -> Ledger:
     """The book in a file. It is the one book of the node's records, unless no real patient is behind them."""
-    made = Ledger(path, site=node.name, **_anchor(node, rule, path))
+    ledger = Ledger(path, site=node.name, **_anchor(node, rule, path))
     if not node.site.rehearsal:
-        apart = policy_of(node).cohorts_disjoint
-        made.claim = lambda: Claim(str(path.resolve()), node.name, places_of(node), rule.cohort if apart else "")
-    return made
+        disjoint = policy_of(node).cohorts_disjoint
+        ledger.claim = lambda: Claim(str(path.resolve()), node.name, places_of(node), rule.cohort if disjoint else "")
+    return ledger
 
 
 def _anchor(node: Node, rule: LedgerRule, path: Path) -> dict[str, Any]:
@@ -199,14 +199,16 @@ def payers_of(owners: Mapping[str, Sequence[Node]], site: str, run: str) -> tupl
     run
         A name that no other run has.
     """
-    made = []
+    holders = []
     for node in owners[site]:
         policy, rule = _read(node)
         parts = [s for s, nodes in owners.items() if any(n.name == node.name for n in nodes)]
         if len(parts) == 1:
-            made.append(BudgetHolder(policy, ledger_of(node), rule.cohort))
+            holders.append(BudgetHolder(policy, ledger_of(node), rule.cohort))
             continue
         label = {s: part_label(run, s) for s in parts}
-        whole = policy.model_copy(update={"cohorts_disjoint": False})  # the owner speaks of other cohorts
-        made.append(BudgetHolder(whole, ledger_of(node), label[site], tuple(v for s, v in label.items() if s != site)))
-    return tuple(made)
+        undivided = policy.model_copy(update={"cohorts_disjoint": False})  # the owner speaks of other cohorts
+        holders.append(
+            BudgetHolder(undivided, ledger_of(node), label[site], tuple(v for s, v in label.items() if s != site))
+        )
+    return tuple(holders)

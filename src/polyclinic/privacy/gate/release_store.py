@@ -31,17 +31,17 @@ class ReleaseStore:
         """The release of these very values under a name; other values under it are another release, and pay anew."""
         for k in count():
             id = f"{name}-{k}"
-            found = self._load(id)
-            if found is None:
+            entry = self._load(id)
+            if entry is None:
                 return id, None
-            if found[0] == digest:
-                return id, found[1]
+            if entry[0] == digest:
+                return id, entry[1]
         raise AssertionError
 
     def _load(self, id: str) -> tuple[str, Contribution] | None:
         if self.folder is None:
-            kept = self._kept.get(id)
-            return None if kept is None else (kept[1], kept[2])
+            entry = self._kept.get(id)
+            return None if entry is None else (entry[1], entry[2])
         file = self.folder / f"{id}.npz"
         if not file.exists():
             return None

@@ -183,22 +183,22 @@ class Reviewer:
     def let_out(self, waiting: Waiting, facts: MethodFacts) -> Contribution:
         """The release, once the owner agrees; a refusal if the owner rejects it, or does not say in time."""
         step, order = waiting.step, waiting.order
-        of = bytes_digest(step, waiting.release) if self.each else facts_digest(step, waiting.share, waiting.by)
-        if not self.each and self._agreed(order, step, of):
+        digest = bytes_digest(step, waiting.release) if self.each else facts_digest(step, waiting.share, waiting.by)
+        if not self.each and self._agreed(order, step, digest):
             return waiting.release
-        ticket = f"{waiting.id}-{of[:32]}"  # approval is of these values, or of these facts, not of a name
-        shown = waiting.shown(facts, each=self.each)
-        decision = self._asked(ticket, waiting, shown, of)
+        ticket = f"{waiting.id}-{digest[:32]}"  # approval is of these values, or of these facts, not of a name
+        review_text = waiting.shown(facts, each=self.each)
+        decision = self._asked(ticket, waiting, review_text, digest)
         if decision is None:
             return waiting.release  # agreed to ahead, while it waited
-        note = f"shown {hashlib.sha256(json.dumps(shown, sort_keys=True).encode()).hexdigest()}"
+        note = f"shown {hashlib.sha256(json.dumps(review_text, sort_keys=True).encode()).hexdigest()}"
         if decision.state == "approved":
-            if not self._agreed(order, step, of):
-                self.ledger.write(Approve(order, step.name, of, decision.decided_by, note))
+            if not self._agreed(order, step, digest):
+                self.ledger.write(Approve(order, step.name, digest, decision.decided_by, note))
             return waiting.release
         rejected = decision.state == "rejected"
         if rejected:
-            self.ledger.write(Reject(order, step.name, of, decision.decided_by, note))
+            self.ledger.write(Reject(order, step.name, digest, decision.decided_by, note))
         verb = "was rejected by the owner" if rejected else "waits for the owner's approval"
         raise PolicyRefusal(
             f"site {waiting.site!r}, study {waiting.study!r}, round {step.round}, step {step.name!r}: the release {verb}",

@@ -292,11 +292,11 @@ class Balance:
 
     def summary(self) -> dict[str, Any]:
         """Spent and reserved per cohort and over all, short enough for a head."""
-        now = time.time()
-        reserved = {c: sum(r.left(now) for r in self.open.values() if r.cohort == c) for c in self.cohorts}
+        moment = time.time()
+        reserved = {c: sum(r.left(moment) for r in self.open.values() if r.cohort == c) for c in self.cohorts}
         return {
-            "time": now,
-            "all": [self.all.mu2, self.all.beyond, sum(r.left(now) for r in self.open.values())],
+            "time": moment,
+            "all": [self.all.mu2, self.all.beyond, sum(r.left(moment) for r in self.open.values())],
             **{f"cohort {c}": [a.mu2, a.beyond, reserved[c]] for c, a in self.cohorts.items()},
         }
 

@@ -84,8 +84,8 @@ class Ledger(LedgerFile):
         back later would otherwise find it open beside what was set aside meanwhile.
         """
         with self._opened():
-            tally, now = self._reading.tally, time.time()
-            for order in [o for o, r in tally.open.items() if r.until and now > r.until]:
+            tally, moment = self._reading.tally, time.time()
+            for order in [o for o, r in tally.open.items() if r.until and moment > r.until]:
                 self._append(Refuse(order, POLICY, ("the time of what was set aside for it is over",)))
             if body.order in tally.closed:
                 return [tally.over(body.order)]

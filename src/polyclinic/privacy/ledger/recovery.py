@@ -56,19 +56,19 @@ def what_is_left(ledger: Ledger, heads: Iterable[SignedHead] = ()) -> Recovery:
     """
     assert ledger.path is not None
     faults: list[str] = []
-    kept = [*_own_heads(ledger, faults), *heads]
+    heads_known = [*_own_heads(ledger, faults), *heads]
     read, line_faults = _prefix(ledger.path)
     faults += line_faults
     key = LedgerKey.of(ledger.file(".key"), make=False)
     if key is None:
         faults.append("the ledger's key is missing: sealed heads cannot be read, and new lines cannot be signed")
-    missing = [h for h in kept if h.valid and not read.has(h)]
+    missing = [h for h in heads_known if h.valid and not read.has(h)]
     if missing:
         return _lost_lines(ledger.path, read, key, missing, faults)
-    longest = _longest(h for h in kept if read.has(h))
+    longest = _longest(h for h in heads_known if read.has(h))
     # lines after the good ones are lost, and only a head that counts them tells what they were
-    spent = 0.0 if longest is not None and not line_faults else None
-    return Recovery(read.count, read.offset, tuple(faults), longest, spent)
+    mu2 = 0.0 if longest is not None and not line_faults else None
+    return Recovery(read.count, read.offset, tuple(faults), longest, mu2)
 
 
 def _own_heads(ledger: Ledger, faults: list[str]) -> list[SignedHead]:
@@ -91,12 +91,12 @@ def _lost_lines(
         if longest.count > read.count
         else f"line {longest.count} does not match a signed head that was kept: the ledger was restored from a backup, or rewritten"
     )
-    spent = None
+    mu2 = None
     if key is not None and len(of_this_key) == len(missing):  # nobody reads what the ledger of another key spent
         sealed = next((h.sealed for h in of_this_key if h.sealed and h.count == longest.count), "")
-        spent = _spent_in_lost_lines(path, read, key.unseal(sealed))
+        mu2 = _spent_in_lost_lines(path, read, key.unseal(sealed))
     marks = tuple(sorted({h.hash for h in missing}))
-    return Recovery(read.count, read.offset, (*faults, fault), longest, spent, marks)
+    return Recovery(read.count, read.offset, (*faults, fault), longest, mu2, marks)
 
 
 def _longest(heads: Iterable[SignedHead]) -> SignedHead | None:

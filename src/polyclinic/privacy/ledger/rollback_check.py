@@ -227,19 +227,19 @@ class Relay:
 
     def bundle(self, site: str) -> bytes:
         """What to bring to a site: nonces that it has not answered, statements about it, and now and then all heads."""
-        now = time.monotonic()
+        moment = time.monotonic()
         with self._lock:
-            fresh = {s: n for s, n in self._fresh.items() if s != site and not self._answered(s, site)}
-            self._put |= {(s, site): n for s, n in fresh.items()}
-            has = self._has.get(site, set())
-            seen = [x.plain() for (about, by), x in self._seen.items() if about == site and by not in has]
-            known: dict[str, object] = {}
-            if now - self._given.get(site, now - PASS_ON) >= PASS_ON:
-                self._given[site] = now
-                known = {s: [k.plain() for k in self.witness.about(s)] for s in self.keys}
-            if not (fresh or seen or any(known.values())):
+            nonces = {s: n for s, n in self._fresh.items() if s != site and not self._answered(s, site)}
+            self._put |= {(s, site): n for s, n in nonces.items()}
+            delivered = self._has.get(site, set())
+            statements = [x.plain() for (about, by), x in self._seen.items() if about == site and by not in delivered]
+            heads: dict[str, object] = {}
+            if moment - self._given.get(site, moment - PASS_ON) >= PASS_ON:
+                self._given[site] = moment
+                heads = {s: [k.plain() for k in self.witness.about(s)] for s in self.keys}
+            if not (nonces or statements or any(heads.values())):
                 return b"{}"
-            return json.dumps({"fresh": fresh, "known": known, "seen": seen}).encode()
+            return json.dumps({"fresh": nonces, "known": heads, "seen": statements}).encode()
 
     def _answered(self, about: str, by: str) -> bool:
         """Whether a site has told what it knows of another's ledger, for the process that is there now."""
@@ -250,10 +250,10 @@ class Relay:
         """Take in a site's answer and return what is wrong with its ledger. ``later``: the next :meth:`settle` keeps its head."""
         value, faults = _read(answer), []
         with self._lock:
-            nonce, told = value.get("fresh"), value.get("told")
+            nonce, reporters = value.get("fresh"), value.get("told")
             if isinstance(nonce, str) and nonce:
                 self._fresh[site] = nonce[:64]
-                self._has[site] = {x for x in told if isinstance(x, str)} if isinstance(told, list) else set()
+                self._has[site] = {x for x in reporters if isinstance(x, str)} if isinstance(reporters, list) else set()
             for seen in _several(Seen.read, value.get("seen")):
                 if seen.by == site and seen.about in self.keys and seen.holds(self.order, self.keys):
                     self._seen[seen.about, site] = seen
@@ -272,8 +272,8 @@ class Relay:
                 if self._answered(about, site):
                     self._mute.pop(key, None)
                 elif self._put.get(key) == nonce:
-                    before, count = self._mute.get(key, (nonce, 0))
-                    self._mute[key] = (nonce, count + 1 if before == nonce else 1)
+                    previous, count = self._mute.get(key, (nonce, 0))
+                    self._mute[key] = (nonce, count + 1 if previous == nonce else 1)
 
     def mute(self, sites: Sequence[str]) -> frozenset[str]:
         """Sites that were asked again and again, and say nothing of another's book: that one takes part in no sum with them."""

@@ -280,7 +280,7 @@ class Witness:
                 )
             ledgers[head.book] = _Ledger(known, known if head.sealed else None)
             return True
-        before = replace(ledger)
+        previous = replace(ledger)
         newest = ledger.newest.head
         if head.count == newest.count and head.hash != newest.hash:
             ledger.fork = (ledger.newest, known)
@@ -288,7 +288,7 @@ class Witness:
             ledger.newest = known
         if head.sealed and (ledger.sealed is None or head.count > ledger.sealed.head.count):
             ledger.sealed = known
-        return ledger != before
+        return ledger != previous
 
     def shorter(self, site: str, head: SignedHead) -> str:
         """Whether a site now shows a book with fewer lines than it had."""

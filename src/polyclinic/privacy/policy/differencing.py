@@ -30,14 +30,14 @@ def exposed(lists: Sequence[Sequence[str]], new: Iterable[str]) -> tuple[str, ..
     >>> exposed([["a", "b", "c", "d", "e", "f"]], ["a", "b", "c"])
     ()
     """
-    known, now = {frozenset(x) for x in lists}, frozenset(new)
-    if now in known or not known:
+    counted, candidate = {frozenset(x) for x in lists}, frozenset(new)
+    if candidate in counted or not counted:
         return ()
-    sites = sorted(frozenset().union(now, *known))
-    rows = np.array([[s in x for s in sites] for x in (*sorted(known, key=sorted), now)], np.float64)
-    found = _given_away(rows) & ~_given_away(rows[:-1])
-    alone = np.flatnonzero(found.diagonal())
-    pairs = alone[:1] if len(alone) else np.argwhere(found)[:1].ravel()
+    sites = sorted(frozenset().union(candidate, *counted))
+    rows = np.array([[s in x for s in sites] for x in (*sorted(counted, key=sorted), candidate)], np.float64)
+    given_away = _given_away(rows) & ~_given_away(rows[:-1])
+    single_sites = np.flatnonzero(given_away.diagonal())
+    pairs = single_sites[:1] if len(single_sites) else np.argwhere(given_away)[:1].ravel()
     return tuple(sites[i] for i in pairs)
 
 

@@ -160,17 +160,17 @@ class Policy(BaseModel):
             faults.append(f"delta {privacy.delta:g} is larger than the {self.delta:g} allowed")
         if asked.resume or asked.order in tally.open:  # what it may charge was set aside before
             return faults
-        more = cost(price(privacy, asked.margin))
+        mu2 = cost(price(privacy, asked.margin))
         return faults + self.budget_faults(
-            tally, more, study=asked.study, cohort=cohort, order=asked.order, margin=asked.margin, beside=beside
+            tally, mu2, study=asked.study, cohort=cohort, order=asked.order, margin=asked.margin, beside=beside
         )
 
     def exact_faults(self, tally: Balance, order: str, since: str) -> list[str]:
         """Why one more exact study may not be asked, after those since a time; the same order again is no other one."""
-        before = sum(when >= since for when in tally.exact.values())
-        if order in tally.exact or before < self.exact_a_year:
+        number_asked = sum(when >= since for when in tally.exact.values())
+        if order in tally.exact or number_asked < self.exact_a_year:
             return []
-        return [f"{before} exact studies were asked here within a year, and the owner allows {self.exact_a_year}"]
+        return [f"{number_asked} exact studies were asked here within a year, and the owner allows {self.exact_a_year}"]
 
     def way_faults(self, aggregation: str, people: PeopleRule | None) -> list[str]:
         """Why an exact study may not add in this way, or divide patients so finely."""
@@ -181,8 +181,8 @@ class Policy(BaseModel):
             )
         if people is None:
             return faults
-        if other := [f"{a:g}" for a in people.age if a not in self.cuts]:
-            faults.append(f"its exact tables cut ages at {', '.join(other)}; [policy] cuts does not list that")
+        if other_ages := [f"{a:g}" for a in people.age if a not in self.cuts]:
+            faults.append(f"its exact tables cut ages at {', '.join(other_ages)}; [policy] cuts does not list that")
         return faults + _curve_faults(people.survival)
 
     def repeat_faults(
@@ -193,12 +193,14 @@ class Policy(BaseModel):
         Whom a study selects is the coordinator's choice, so it does not tell two sums apart. ``willing`` sites have signed that
         their own part may be computed by subtraction: it counts as known, and must not give away another one.
         """
-        own = not self.cohorts_disjoint
-        lists = [[s for s in of if s not in willing] for _, label, of, _ in tally.counted if own or label == cohort]
-        if not (shown := exposed(lists, [s for s in sites if s not in willing])):
+        one_cohort = not self.cohorts_disjoint
+        lists = [
+            [s for s in of if s not in willing] for _, label, of, _ in tally.counted if one_cohort or label == cohort
+        ]
+        if not (exposed_sites := exposed(lists, [s for s in sites if s not in willing])):
             return []
-        what = f"exact sums over other sites were taken here before: with one over these {len(sites)} they give away the part of "
-        return [what + " and ".join(map(repr, shown))]
+        reason = f"exact sums over other sites were taken here before: with one over these {len(sites)} they give away the part of "
+        return [reason + " and ".join(map(repr, exposed_sites))]
 
     def charge_faults(self, tally: Balance, charge: Charge, *, beside: tuple[str, ...] = ()) -> list[str]:
         """Why this release may not leave; empty if it may. A reservation that covers it was checked when it was made."""
@@ -232,7 +234,7 @@ class Policy(BaseModel):
         no patient in common (``cohorts_disjoint``). ``margin``: the part of ``more`` that the way to add leaks on top, for the words;
         ``beside``: cohorts of this run whose patients are others.
         """
-        apart = (
+        scope = (
             cohort if self.cohorts_disjoint and not beside else None
         )  # parts of a node are no cohorts of its owner's
         faults = []
@@ -243,7 +245,7 @@ class Policy(BaseModel):
             if limit is None:
                 continue
             spent, after = (
-                tally.epsilon(self.delta, study=of, cohort=apart, apart=order, part=cohort, beside=beside, more=x)
+                tally.epsilon(self.delta, study=of, cohort=scope, apart=order, part=cohort, beside=beside, more=x)
                 for x in (0.0, more)
             )
             if after > limit * (1 + 1e-9):
