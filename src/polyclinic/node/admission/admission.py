@@ -168,7 +168,9 @@ def admit(
         begun = any(c[0] == order.digest for c in gate.ledger.tally.counted)  # perhaps without a site that was away
         if order.secure and not begun:  # before anything leaves; again for each list that comes
             counts(order.sites, False)
-    if site.tensor is not None:
+    if (
+        site.tensor is not None and not order.formal
+    ):  # an owner reads it beside exact sums; no record may stop a formal study
         gate.here = rare_here(site.tensor, policy_of(folder.node).min_cell)
     floor = {"least": policy_of(folder.node).min_sites} if order.aggregation == "masked" else {}
     adder = by_name(order.aggregation, identities={identity.name: identity}, **floor)
