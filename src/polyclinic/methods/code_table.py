@@ -137,6 +137,10 @@ class CodeTable(PhaseDispatch[TablePublic, Nothing], Estimator[Params, TablePubl
 
 
 def all_codes(axes: tuple[Axis, ...]) -> list[tuple[str, str]]:
-    """Mode and code of every place, the modes one under another."""
+    """Mode and code of every place, the modes one under another.
+
+    >>> all_codes((Axis("lab+dx", ("dx:I50", "lab:Na")),))
+    [('dx', 'I50'), ('lab', 'Na')]
+    """
     places = [(a, i, mode) for a in axes for i, mode in sorted((i, m) for m, listed in a.modes() for i in listed)]
     return [(mode, a.code(i)) for a, i, mode in places]

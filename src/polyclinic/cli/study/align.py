@@ -13,6 +13,8 @@ if TYPE_CHECKING:
     from polyclinic.config import Study
     from polyclinic.privacy.accounting.budget import Privacy
 
+EXACT = "The tables are exact: [privacy] of the study does not cover this sheet"
+
 
 def command(
     study: Annotated[Path, typer.Argument(help="The study file (study.toml).")],
@@ -63,13 +65,14 @@ def _propose(study: Study, local: list[str], out: Path, budget: Privacy | None, 
     rows = (replace(p, patients="") if p.patients and int(p.patients) < least else p for p in pairs)
     replace(pairs, pairs=tuple(rows)).write(out)
     listed, mapped = pairs.coverage
+    cost = f"Each table: patient-level epsilon {budget.epsilon:g}, delta {budget.delta:g}" if budget else EXACT
     value = {"pairs": len(pairs), "open": len(pairs.open), "coverage": [listed, mapped], "sheet": str(out)}
     say(
         value,
         as_json,
         f"{len(pairs)} pairs proposed for {len(pairs) + len(pairs.open)} local codes of {', '.join(local)}, in {out}",
         f"Codes in these records that other hospitals know: {listed:.1%}, with all proposals {mapped:.1%}",
-        *([f"Each table: patient-level epsilon {budget.epsilon:g}, delta {budget.delta:g}"] if budget else []),
+        *([cost] if budget or study.privacy else []),
         "Nothing is renamed yet. The owner writes yes or no in column accept of every pair.",
         next_line,
     )

@@ -36,7 +36,11 @@ def command(
         f"{f'fewer than {least}' if n is None else f'{n:,}'} patients at exactly {k} hospital{'s' if k > 1 else ''}"
         for k, n in counts.items()
     ]
-    lines += ["Patients with one name count as one person.", overlap.words(least)]
+    lines += ["Patients with one name count as one person."]
+    lines += (
+        ["The counts are exact: [privacy] of the study does not cover them"] if rule.privacy and not epsilon else []
+    )
+    lines += [overlap.words(least)]
     value = {"counts": counts, "most": overlap.most, "words": lines[-1]}
     say(value, json_, *lines, f"For [privacy]: max_sites_per_patient = {overlap.most}")
     _check(rule, overlap.most)
