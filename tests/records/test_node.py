@@ -94,6 +94,9 @@ def test_site_init_hides_the_password_and_its_file_is_valid(tmp_path: Path) -> N
     assert "secret" not in text
     node = Node.read(tmp_path / "node.toml")
     assert node.source.url == "postgresql://reader@db.hospital:5432/cdm"
+    command(omop="odbc:DSN=hospital;UID=reader;PWD=secret", out=tmp_path / "odbc.toml", name="south")
+    assert Node.read(tmp_path / "odbc.toml").source.url == "odbc:DSN=hospital;UID=reader"
+    assert "secret" not in (tmp_path / "odbc.toml").read_text()
     assert node.source.password == "env:POLYCLINIC_DB_PASSWORD"
     from polyclinic.privacy.policy.policy import Policy
 

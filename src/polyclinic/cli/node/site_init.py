@@ -76,18 +76,28 @@ def _toml(text: str) -> str:
     return '"' + text.replace("\\", "\\\\").replace('"', '\\"') + '"'
 
 
+def _server(address: str) -> list[str]:
+    """The address of a database without its password, and where the password is read from."""
+    odbc = address.startswith("odbc:")
+    words = ";".join(w for w in address.split(";") if not (odbc and w.lower().startswith("pwd=")))
+    parts = urlsplit(words)
+    user, _, host = parts.netloc.rpartition("@")
+    name, _, password = user.partition(":")
+    url = urlunsplit(parts._replace(netloc=f"{name}@{host}" if name else host))
+    hidden = 'password = "env:POLYCLINIC_DB_PASSWORD"   # read from the environment; or "file:PATH"'
+    return [
+        f"url = {_toml(url)}",
+        hidden if password or words != address else f"# {hidden}",
+        '# schema = "cdm"           # default: public, or the one of the user',
+    ]
+
+
 def _source(kind: str, place: str | None) -> str:
     from polyclinic.config.source import SERVERS
 
     lines = [f'kind = "{kind}"']
     if place and place.partition(":")[0] in SERVERS:
-        parts = urlsplit(place)
-        user, _, host = parts.netloc.rpartition("@")
-        bare = user.partition(":")[0]
-        lines.append(f"url = {_toml(urlunsplit(parts._replace(netloc=f'{bare}@{host}' if bare else host)))}")
-        hidden = 'password = "env:POLYCLINIC_DB_PASSWORD"   # read from the environment; or "file:PATH"'
-        lines.append(hidden if ":" in user and user.partition(":")[2] else f"# {hidden}")
-        lines.append('# schema = "cdm"           # default: public, or the one of the user')
+        lines += _server(place)
     elif kind in ("files", "meds"):
         lines.append(f"events = {_toml(place or 'events.csv')}       # CSV or Parquet; a folder or a pattern, too")
         if kind == "files":

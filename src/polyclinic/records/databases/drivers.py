@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager, suppress
 from importlib import import_module
 from types import ModuleType
-from typing import TYPE_CHECKING, Final, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 from urllib.parse import SplitResult, parse_qsl, quote, unquote, urlsplit
 
 from polyclinic.config import Node, secret
@@ -20,7 +20,7 @@ from polyclinic.records.databases.engine import Connection, DataAway, identifier
 from polyclinic.util.database_errors import UNSAID
 
 if TYPE_CHECKING:
-    from adbc_driver_manager.dbapi import Cursor
+    from adbc_driver_manager.dbapi import Connection as DriverLink
 
 Read: TypeAlias = Callable[[str], Iterable[object]]  # a SELECT in, Arrow streams of one schema out; at least one
 PLAIN: Final = re.compile(r"[A-Za-z_][A-Za-z0-9_]*")
@@ -31,14 +31,6 @@ AWAY: Final = re.compile(
     "terminating connection|closed the connection|no such (file|host)|cannot connect|unable to establish connection",
     re.IGNORECASE,
 )
-
-
-class DriverLink(Protocol):
-    """An open connection. ODBC's has no cursor."""
-
-    def cursor(self) -> Cursor: ...
-    def commit(self) -> object: ...
-    def close(self) -> object: ...
 
 
 class Driver(NamedTuple):
@@ -81,13 +73,10 @@ def _adbc(link: DriverLink) -> tuple[DriverLink, Read]:
     return link, read
 
 
-def _sqlite(driver: ModuleType, at: SplitResult, _: str) -> tuple[DriverLink, Read]:
-    return _adbc(driver.connect(f"file:{quote(at.path)}?mode=ro"))
-
-
 def _by_address(driver: ModuleType, at: SplitResult, password: str) -> tuple[DriverLink, Read]:
-    address = with_password(at, password)
-    return _adbc(driver.connect(address.partition("://")[2] if at.scheme == "snowflake" else address))
+    whole = with_password(at, password)
+    file, bare = f"file:{quote(at.path)}?mode=ro", whole.partition("://")[2]
+    return _adbc(driver.connect({"sqlite": file, "snowflake": bare}.get(at.scheme, whole)))
 
 
 def _bigquery(driver: ModuleType, at: SplitResult, password: str) -> tuple[DriverLink, Read]:
@@ -158,7 +147,7 @@ POSTGRESQL: Final = Driver("PostgreSQL", "adbc_driver_postgresql.dbapi", "adbc-d
 DRIVERS: Final = {
     "postgres": POSTGRESQL,
     "postgresql": POSTGRESQL,
-    "sqlite": Driver("SQLite", "adbc_driver_sqlite.dbapi", "adbc-driver-sqlite", _sqlite, cell=BYTES),
+    "sqlite": Driver("SQLite", "adbc_driver_sqlite.dbapi", "adbc-driver-sqlite", _by_address, cell=BYTES),
     "mssql": Driver("SQL Server", "mssql_python", "mssql-python", _sql_server),
     "oracle": Driver("Oracle", "oracledb", "oracledb", _oracle),
     "snowflake": Driver("Snowflake", "adbc_driver_snowflake.dbapi", "adbc-driver-snowflake", _by_address),
