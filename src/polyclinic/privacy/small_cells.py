@@ -66,8 +66,10 @@ def _hide_one_more(values: Array, hidden: NDArray[np.bool_], minimum: int) -> bo
 def _hide_beside_given_away(full: Array, hide: NDArray[np.bool_], minimum: int) -> bool:
     """Hide the smallest shown cell in line with a small count that the table gives away; whether there was one."""
     for i, j in np.argwhere(hide & (full > 0) & (full < minimum)):
+        if not _given_away(full, hide, i, j):
+            continue
         candidates = [*((i, k) for k in np.flatnonzero(~hide[i])), *((k, j) for k in np.flatnonzero(~hide[:, j]))]
-        if candidates and _given_away(full, hide, i, j):
+        if candidates:
             hide[min(candidates, key=lambda at: (full[at] == 0, full[at], at))] = True
             return True
     return False
@@ -79,20 +81,21 @@ def _given_away(full: Array, hide: NDArray[np.bool_], row: int, column: int) -> 
     Rows and columns are nodes. A hidden cell is an edge along which its count may grow, and back along which it may shrink if it
     is not 0. A total grows where a cell shrinks. The count is fixed if no path of other cells can make up for a change of it.
     """
-    rows, columns = full.shape
-    is_total = (np.arange(rows) == rows - 1)[:, None] ^ (np.arange(columns) == columns - 1)
-    graph = np.zeros((rows + columns,) * 2, bool)
-    graph[:rows, rows:] = hide & (~is_total | (full > 0))
-    graph[rows:, :rows] = (hide & (is_total | (full > 0))).T
-    graph[row, rows + column] = graph[rows + column, row] = False
+    is_row, is_column = np.arange(full.shape[0]), np.arange(full.shape[1])
+    is_total = (is_row == len(is_row) - 1)[:, None] ^ (is_column == len(is_column) - 1)
+    grows, shrinks = hide & (~is_total | (full > 0)), hide & (is_total | (full > 0))
+    grows[row, column] = shrinks[row, column] = False
 
-    def path(start: int, end: int) -> bool:
-        reached = np.arange(len(graph)) == start
-        while not reached[end] and (further := reached | graph[reached].any(0)).sum() > reached.sum():
-            reached = further
-        return bool(reached[end])
+    def reached(rows: NDArray[np.bool_], columns: NDArray[np.bool_]) -> tuple[bool, bool]:
+        size = -1
+        while size < (size := int(rows.sum() + columns.sum())):
+            columns = columns | grows[rows].any(0)
+            rows = rows | shrinks[:, columns].any(1)
+        return bool(rows[row]), bool(columns[column])
 
-    return not (path(row, rows + column) or path(rows + column, row))
+    makes_up_for_less = reached(is_row == row, is_column < 0)[1]
+    makes_up_for_more = reached(is_row < 0, is_column == column)[0]
+    return not (makes_up_for_less or makes_up_for_more)
 
 
 def hide_given_away(
