@@ -10,7 +10,7 @@ from polyclinic.config import Node
 from polyclinic.records.databases.drivers import opened
 from polyclinic.records.databases.engine import Connection, identifier, literal
 from polyclinic.records.sources.pushdown import WHOLE, DatabaseServer, Push
-from polyclinic.records.sources.tables import OpenedTables, SourceTable, by_table, listed_tables, stage
+from polyclinic.records.sources.tables import OpenedTables, SourceTable, by_table, stage
 
 if TYPE_CHECKING:
     from adbc_driver_manager.dbapi import Cursor
@@ -90,8 +90,8 @@ def _stage_tables(
         if push is not None and t.keys is not None and not decided:
             decided, push = True, push.decided(database.server.names) if pushable and not out.faults else push
             _set(cursor, push.settings())
-        if listed_tables(con, t, names[t.name].lower(), database.catalogue, f"schema {schema}", out):
-            database.stage(t, names[t.name].lower(), push, pushable)
+        if out.has(con, t, key := names[t.name].lower(), database.catalogue.get(key, {}), f"schema {schema}"):
+            database.stage(t, key, push, pushable)
     return out
 
 

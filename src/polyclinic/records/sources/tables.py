@@ -81,6 +81,29 @@ class OpenedTables:
     faults: list[str] = field(default_factory=list)
     origins: dict[str, str] = field(default_factory=dict)
 
+    def usable(
+        self, con: Connection, t: SourceTable, present: Mapping[str, str], where: str, absent: str, origin: str
+    ) -> bool:
+        """Whether a table has the columns that are needed. One that is not there is ``absent``, or empty if optional."""
+        if not present:
+            if t.optional:
+                columns = ", ".join(f"CAST(NULL AS VARCHAR) AS {identifier(c)}" for c in t.columns)
+                con.execute(f"CREATE OR REPLACE VIEW {identifier(t.name)} AS SELECT {columns} WHERE false")
+            else:
+                self.faults.append(absent)
+            return False
+        self.origins[t.name] = origin
+        if lacking := [c for c in t.need.split() if c not in present]:
+            self.faults.append(f"{where}: column{'s' if len(lacking) > 1 else ''} {', '.join(lacking)} missing")
+        return not lacking
+
+    def has(
+        self, con: Connection, t: SourceTable, key: str, present: Mapping[str, str], where: str, why: str = ""
+    ) -> bool:
+        """The same of a table of a database."""
+        absent = f"{where}: no table {key}{f' ({why})' if why else ''}"
+        return self.usable(con, t, present, f"{where}, table {key}", absent, key)
+
 
 def open_tables(con: Connection, node: Node, tables: Sequence[SourceTable], push: Push | None = None) -> dict[str, str]:
     """Open every table as a view of its standard name; returns where each came from. All faults at once.
@@ -198,16 +221,6 @@ def make_view(
     con.execute(f"CREATE OR REPLACE VIEW {identifier(table.name)} AS SELECT {', '.join(columns)} FROM {relation}")
 
 
-def _empty(con: Connection, table: SourceTable) -> None:
-    columns = ", ".join(f"CAST(NULL AS VARCHAR) AS {identifier(c)}" for c in table.columns)
-    con.execute(f"CREATE OR REPLACE VIEW {identifier(table.name)} AS SELECT {columns} WHERE false")
-
-
-def _missing(table: SourceTable, present: Mapping[str, str], where: str) -> list[str]:
-    absent = [c for c in table.need.split() if c not in present]
-    return [f"{where}: column{'s' if len(absent) > 1 else ''} {', '.join(absent)} missing"] if absent else []
-
-
 def _files_of(folder: Path) -> dict[str, list[Path]]:
     """Table name -> its files: ``person.csv.gz`` anywhere below the folder, or every part in a folder ``person``."""
     files: dict[str, list[Path]] = {}
@@ -230,10 +243,7 @@ def _from_folder(con: Connection, node: Node, tables: Sequence[SourceTable], nam
     for t in tables:
         paths = files.get(names[t.name].lower(), [])
         if not paths:
-            if t.optional:
-                _empty(con, t)
-            else:
-                out.faults.append(f"{folder}: no file {names[t.name]}.csv, .csv.gz or .parquet")
+            out.usable(con, t, {}, "", f"{folder}: no file {names[t.name]}.csv, .csv.gz or .parquet", "")
             continue
         # Files of one table in several folders are added up only where each folder is a sample (DE-SynPUF).
         in_named_folder = paths[0].parent.name.lower().removesuffix(".parquet") == names[t.name].lower()
@@ -254,11 +264,9 @@ def _from_folder(con: Connection, node: Node, tables: Sequence[SourceTable], nam
         if "in_folder" in t.columns:
             scan = f"(SELECT *, split_part(filename, '/', -2) AS in_folder FROM {scan})"
             present["in_folder"] = "in_folder"
-        faults = _missing(t, present, paths[0].name)
-        out.faults += faults
-        if not faults:
+        origin = ", ".join(str(p.relative_to(folder)) for p in paths)
+        if out.usable(con, t, present, paths[0].name, "", origin):
             make_view(con, t, scan, present, skip)
-            out.origins[t.name] = ", ".join(str(p.relative_to(folder)) for p in paths)
     return out
 
 
@@ -283,7 +291,7 @@ def _from_database(
     catalogue = by_table(rows)
     for t in tables:
         key = names[t.name].lower()
-        if listed_tables(con, t, key, catalogue, path.name, out):
+        if out.has(con, t, key, catalogue.get(key, {}), path.name):
             relation = f"hospital.{identifier(schema)}.{identifier(key)}"
             make_view(con, t, relation, catalogue[key], node.skip_faulty)
     return out
@@ -297,27 +305,6 @@ def by_table(rows: Iterable[Sequence[str]]) -> dict[str, dict[str, str]]:
     return out
 
 
-def listed_tables(
-    con: Connection,
-    t: SourceTable,
-    key: str,
-    catalogue: Mapping[str, Mapping[str, str]],
-    where: str,
-    out: OpenedTables,
-    why: str = "",
-) -> bool:
-    if key not in catalogue:
-        if t.optional:
-            _empty(con, t)
-        else:
-            out.faults.append(f"{where}: no table {key}{f' ({why})' if why else ''}")
-        return False
-    faults = _missing(t, catalogue[key], f"{where}, table {key}")
-    out.faults += faults
-    out.origins[t.name] = key
-    return not faults
-
-
 def _from_driver(con: Connection, node: Node, tables: Sequence[SourceTable], names: Mapping[str, str]) -> OpenedTables:
     """Open the tables of a database that hands out Arrow: only the columns that are needed, streamed."""
     out, schema = OpenedTables(), node.source.db_schema
@@ -328,7 +315,7 @@ def _from_driver(con: Connection, node: Node, tables: Sequence[SourceTable], nam
             key = names[t.name].lower()
             relation = ".".join(named(x) for x in (schema, names[t.name]) if x)
             present, why = database.columns(con, relation)
-            if listed_tables(con, t, key, {key: present} if present else {}, where, out, why):
+            if out.has(con, t, key, present, where, why):
                 columns = [c for c in t.columns if c in present]
                 cells = ", ".join(f"{cell.format(named(present[c]))} AS {named(c)}" for c in columns)
                 with reading(f"{where}, table {key}"):
