@@ -24,7 +24,7 @@ from polyclinic.methods.starts.pairs import FEWEST, PATIENTS, Codes, Cooccurring
 from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.privacy.facts import MethodFacts, StepMeaning
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
 from polyclinic.protocol.phases import Phase, PhaseDispatch
@@ -53,7 +53,7 @@ class NoisyTable(Phase[TablePublic, Nothing]):
         shapes = {"pairs": (size * (size - 1) // 2,)}
         return Step(1, "noisy-pairs", shapes, bound=PATIENTS, sensitivity=1.0, multiplier=multiplier, grid=GRID)
 
-    def contribute(self, step: Step, site: Site, private: Nothing, public: TablePublic) -> tuple[Nothing, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Nothing, public: TablePublic) -> Answer[Nothing]:
         """x_k = sum_i sqrt 2 / k_i for every pair of the k_i codes of patient i, on the grid."""
         rows = side_by_side(site.counts(), "presence")
         number = np.diff(rows.indptr)

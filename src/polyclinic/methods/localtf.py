@@ -34,7 +34,7 @@ from polyclinic.methods.starts.random import start
 from polyclinic.methods.starts.saved import Saved
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.aggregators import kind_of
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total, seeds
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total, seeds
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.sparse import SparseTensor
@@ -117,9 +117,7 @@ class Passes(Phase[LocalPublic, LocalPrivate]):
             return Step(public.round, "factors", aside, bound=HEADROOM * size, asides=("aside",))
         return self.fit._private_step(Step(public.round, "factors", shapes, bound=HEADROOM * size))
 
-    def contribute(
-        self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic
-    ) -> tuple[LocalPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic) -> Answer[LocalPrivate]:
         """w_k A_kn, A_kn = A_n after the site's passes of SGD (DPFact eq. 13, 17); its squared error as an aside."""
         passed = self.fit._passes(site, private, public)
         arrays, weight = self.fit._weighted(passed, site, public)
@@ -149,9 +147,7 @@ class Energies(Phase[LocalPublic, LocalPrivate]):
     def step(self, public: LocalPublic) -> Step:
         return Step(public.round, "score", {"energy": (public.rank,)}, bound=HEADROOM, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic
-    ) -> tuple[LocalPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic) -> Answer[LocalPrivate]:
         """x_k = sum over patients of P_k^2 / norm."""
         closed = self.fit.finalize_site(site, private, public)["memberships"]
         return private, Contribution({"energy": np.square(closed).sum(0) / public.norm})

@@ -31,7 +31,7 @@ from polyclinic.methods.rounds.phases import FitPublic, Phase, Phased, Setup
 from polyclinic.methods.starts.random import start
 from polyclinic.models.phenotypes.courses import Courses, by_visit
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.kernels.parafac2 import course_sweep
@@ -206,9 +206,7 @@ class CourseSweep(Phase[CoursePublic, CoursePrivate]):
         shapes = {"codes": public.codes.shape, "gram": (rank, rank), "shape": (rank, rank), "scores": (4,)}
         return Step(public.round, "courses", shapes, bound=LARGEST_SUM, asides=("scores",))
 
-    def contribute(
-        self, step: Step, site: Site, private: CoursePrivate, public: CoursePublic
-    ) -> tuple[CoursePrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: CoursePrivate, public: CoursePublic) -> Answer[CoursePrivate]:
         """M = sum_p X_p'B_p diag(w_p), G = sum_p diag(w_p) B_p'B_p diag(w_p), for the site's own w_p and B_p = Q_p H (about)."""
         p = self.fit.params
         visits = by_visit(weighted(site.counts(), public.saturation), public.order)
@@ -272,9 +270,7 @@ class MeanCourse(Phase[CoursePublic, CoursePrivate]):
         shapes = {"course": times, "present": times, "energy": (public.rank,), "scores": (4,)}
         return Step(public.round, "mean-course", shapes, bound=LARGEST_SUM, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: CoursePrivate, public: CoursePublic
-    ) -> tuple[CoursePrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: CoursePrivate, public: CoursePublic) -> Answer[CoursePrivate]:
         """x_k = (sum_p w_p B_p sqrt(T_p) and sum_p w_p at every visit, sum_p w_p^2, scores) / norm."""
         placing = self.fit._way(public)
         w, B, sums = placing.found(site.counts(), public.factors)

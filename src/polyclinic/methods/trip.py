@@ -38,7 +38,7 @@ from polyclinic.methods.starts.choice import WEAK, Started, StartedParams, Start
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.methods.starts.wide import WideStart
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
-from polyclinic.protocol.interfaces import Contribution, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Contribution, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
@@ -251,9 +251,7 @@ class Scale(Phase[TRIPPublic, TRIPPrivate]):
     def step(self, public: TRIPPublic) -> Step:
         return Step(public.round, "scale", {"gram": (len(public.factors),)}, bound=HEADROOM, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: TRIPPrivate, public: TRIPPublic
-    ) -> tuple[TRIPPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: TRIPPrivate, public: TRIPPublic) -> Answer[TRIPPrivate]:
         """x_kn = tr(G_kn) / R."""
         patients, _ = self.fit.solve_patients(site, private, public)
         everyone = [patients, *public.factors]

@@ -15,7 +15,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, cast, runtime_checkable
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, Protocol, TypeAlias, cast, runtime_checkable
 
 import numpy as np
 from numpy.typing import NDArray
@@ -37,6 +37,7 @@ __all__ = [
     "COORDINATOR",
     "Aggregator",
     "AggregatorFacts",
+    "Answer",
     "Arrays",
     "Checking",
     "Collecting",
@@ -58,6 +59,7 @@ __all__ = [
 # Without its three, ``Method`` is a method whose parameters and states are its own affair: an engine only passes them on.
 Pub = TypeVar("Pub", default=Any)
 Pri = TypeVar("Pri", default=Any)
+Answer: TypeAlias = tuple[Pri, Contribution]  # what a hospital keeps from now on, and its part of the sum
 
 
 @dataclass(frozen=True)
@@ -138,9 +140,7 @@ class Method(ABC, Generic[P, Pub, Pri]):
         """The site's private start."""
 
     @abstractmethod
-    def contribute(
-        self, step: Step, site: Site, private: Pri, public: Pub, rng: np.random.Generator
-    ) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub, rng: np.random.Generator) -> Answer[Pri]:
         """One site's part of one sum. Pure: the new private state is kept once the total commits."""
 
     def divergence_hint(self, site: Site, public: Pub) -> str:

@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Generic, Protocol
 import numpy as np
 from typing_extensions import TypeVar
 
-from polyclinic.protocol.interfaces import Contribution, Pri, Step, Total
+from polyclinic.protocol.interfaces import Answer, Pri, Step, Total
 from polyclinic.records.sites.site import Site
 
 
@@ -50,7 +50,7 @@ class Phase(ABC, Generic[Pub, Pri]):
         """Announce the coming sum."""
 
     @abstractmethod
-    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> Answer[Pri]:
         """x_k = one hospital's part of it."""
 
     @abstractmethod
@@ -71,9 +71,7 @@ class PhaseDispatch(Generic[Pub, Pri]):
         phase = self.phases.get(public.stage)
         return None if phase is None else phase.step(public)
 
-    def contribute(
-        self, step: Step, site: Site, private: Pri, public: Pub, rng: np.random.Generator
-    ) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub, rng: np.random.Generator) -> Answer[Pri]:
         """x_k = the phase's part of the sum, from the site's records and the public state."""
         return self.phases[public.stage].contribute(step, site, private, public)
 

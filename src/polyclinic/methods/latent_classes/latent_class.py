@@ -28,7 +28,7 @@ from polyclinic.methods.latent_classes.state import FACTS, ClassPrivate, ClassPu
 from polyclinic.methods.moments.moments import RADIUS, ROOM, MomentsPhase, SummedMoments
 from polyclinic.models.mixtures.columns import Array, Column, Layout
 from polyclinic.models.mixtures.gaussian import blocks
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.phases import Phase, PhaseDispatch
 from polyclinic.records.sites.site import Site
 
@@ -185,9 +185,7 @@ class Levels(Phase[ClassPublic, ClassPrivate]):
         shapes: dict[str, tuple[int, ...]] = {"levels": (len(public.names), LEVELS + 3)}
         return Step(0, "levels", shapes, bound=max(public.moments.n, 1.0) * ROOM, grid=1.0, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic
-    ) -> tuple[ClassPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic) -> Answer[ClassPrivate]:
         """x_k = per column, the values that are known, broken or negative, above all levels, and at each level."""
         X = site.matrix()
         counts = np.zeros((X.shape[1], LEVELS + 3))
@@ -262,9 +260,7 @@ class ClassEM(Phase[ClassPublic, ClassPrivate]):
         shapes = {"sums": (len(public.weights), public.layout.width), "loglik": (1,)}
         return Step(public.round, "statistics", shapes, bound=_reach(public), asides=("loglik",))
 
-    def contribute(
-        self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic
-    ) -> tuple[ClassPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic) -> Answer[ClassPrivate]:
         """x_k = T_j = sum_i r_ij t(x_i), and sum_i log p(x_i)."""
         X, weights = self.fit.records(site, public), self.fit.shares_at(private, public)
         sums, loglik = np.zeros((len(weights), public.layout.width)), 0.0
@@ -305,9 +301,7 @@ class ClassScore(Phase[ClassPublic, ClassPrivate]):
     def step(self, public: ClassPublic) -> Step:
         return Step(public.round, "score", {"loglik": (1,)}, bound=_reach(public), counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic
-    ) -> tuple[ClassPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic) -> Answer[ClassPrivate]:
         """x_k = sum_i log p(x_i)."""
         X, weights = self.fit.records(site, public), self.fit.shares_at(private, public)
         parts = (responsibilities(public, weights, X[s])[1] for s in blocks(len(X), public.layout.width))

@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from polyclinic.methods.latent_classes.state import ClassPrivate, ClassPublic
 from polyclinic.models.mixtures.columns import Array, Column, Layout
-from polyclinic.protocol.interfaces import Contribution, Step, Total, seeds
+from polyclinic.protocol.interfaces import Answer, Contribution, Step, Total, seeds
 from polyclinic.protocol.phases import Phase
 from polyclinic.records.sites.site import Site
 
@@ -43,9 +43,7 @@ class PairTable(Phase[ClassPublic, ClassPrivate]):
         """Return the records that are counted."""
         return site.matrix()
 
-    def contribute(
-        self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic
-    ) -> tuple[ClassPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic) -> Answer[ClassPrivate]:
         """x_k = n_ab = sum_i of the products of a patient's bins a and b."""
         return private, Contribution({"pairs": pair_table(public.layout, self.records(site, public))})
 

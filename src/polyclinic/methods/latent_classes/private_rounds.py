@@ -24,7 +24,7 @@ from polyclinic.methods.latent_classes.state import ClassPrivate, ClassPublic, L
 from polyclinic.models.mixtures.columns import Array, Layout
 from polyclinic.models.mixtures.gaussian import blocks
 from polyclinic.privacy.accounting.accountant import calibrate
-from polyclinic.protocol.interfaces import Contribution, Step, Total
+from polyclinic.protocol.interfaces import Answer, Contribution, Step, Total
 from polyclinic.protocol.phases import Phase
 from polyclinic.records.sites.site import Site
 
@@ -88,9 +88,7 @@ class NoisyClassEM(Phase[ClassPublic, ClassPrivate]):
             grid=GRID,
         )
 
-    def contribute(
-        self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic
-    ) -> tuple[ClassPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: ClassPrivate, public: ClassPublic) -> Answer[ClassPrivate]:
         """x_k = sum_i v_i, |v_i| <= 1, in whole multiples of the grid."""
         X, layout = site.matrix(), public.layout
         theta = layout.natural(public.weights, public.profiles)

@@ -28,7 +28,7 @@ from polyclinic.methods.mixtures.statistics import Statistics, bounds, expect, m
 from polyclinic.methods.moments.moments import ROOM, MomentsPhase, SummedMoments, WithMoments, complete
 from polyclinic.methods.moments.standardizing import Nothing
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total, seeds
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total, seeds
 from polyclinic.protocol.phases import Phase
 from polyclinic.records.sites.site import Site
 
@@ -225,9 +225,7 @@ class Votes(Phase[MixturePublic, Nothing]):
         shapes = {"votes": (len(self.fit.points(public)),)}
         return Step(0, "votes", shapes, bound=max(public.moments.n, 1.0) * ROOM, grid=1.0, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: Nothing, public: MixturePublic
-    ) -> tuple[Nothing, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Nothing, public: MixturePublic) -> Answer[Nothing]:
         """x_k = for every point, the number of patients to whom it is the nearest."""
         votes = start.vote(site.matrix(), self.fit.points(public), self.fit.deviations(public))
         return private, Contribution({"votes": votes})
@@ -251,9 +249,7 @@ class MixtureEM(Phase[MixturePublic, Nothing]):
         bound, _ = bounds(public.moments, public.mixture)
         return Step(public.round, "statistics", shapes_, bound=bound, asides=("loglik",))
 
-    def contribute(
-        self, step: Step, site: Site, private: Nothing, public: MixturePublic
-    ) -> tuple[Nothing, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Nothing, public: MixturePublic) -> Answer[Nothing]:
         """x_k = sum_i r_ij (1, d_ij, d_ij d_ij') of every group, and sum_i log p(x_i)."""
         sums = expect(site.matrix(), public.mixture, hard=self.hard)
         arrays = scaled(sums, public.moments.unit, public.mixture.kind)
@@ -349,9 +345,7 @@ class MixtureScore(Phase[MixturePublic, Nothing]):
         bound = max(public.moments.n, 1.0) * ROOM
         return Step(public.round, "score", {"loglik": (1,)}, bound=bound, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: Nothing, public: MixturePublic
-    ) -> tuple[Nothing, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Nothing, public: MixturePublic) -> Answer[Nothing]:
         """x_k = sum_i log p(x_i), in the unit that keeps it below n."""
         _, scale = bounds(public.moments, public.mixture)
         loglik = float(public.mixture.log_density(site.matrix()).sum())

@@ -27,7 +27,7 @@ from polyclinic.methods.moments.moments import GRID, in_ball, moment_rows, noisy
 from polyclinic.methods.moments.standardizing import Nothing
 from polyclinic.models.mixtures.gaussian import Array, CovarianceType, Mixture
 from polyclinic.privacy.accounting.accountant import calibrate
-from polyclinic.protocol.interfaces import Contribution, Step, Total, seeds
+from polyclinic.protocol.interfaces import Answer, Contribution, Step, Total, seeds
 from polyclinic.protocol.phases import Phase
 from polyclinic.records.sites.site import Site
 
@@ -215,9 +215,7 @@ class _NoisySum(Phase[MixturePublic, Nothing]):
         present, center = ~np.isnan(X), self.fit._center(X.shape[1])
         return in_ball(np.where(present, X, center), center, self.fit._radius), present
 
-    def contribute(
-        self, step: Step, site: Site, private: Nothing, public: MixturePublic
-    ) -> tuple[Nothing, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Nothing, public: MixturePublic) -> Answer[Nothing]:
         """x_k = sum of one row of length <= 1 per patient."""
         return private, Contribution(self.sums(*self.records(site), public))
 

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from typing_extensions import TypeVar
 
 from polyclinic.errors import DataError, PolicyRefusal
-from polyclinic.protocol.interfaces import Contribution, Pri, Step, Total
+from polyclinic.protocol.interfaces import Answer, Contribution, Pri, Step, Total
 from polyclinic.protocol.phases import Phase, PhaseDispatch, Staged
 from polyclinic.records.sites.site import Site
 
@@ -285,7 +285,7 @@ class MomentsPhase(Phase[Pub, Pri]):
         """Return the records that are summed."""
         return site.matrix()
 
-    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> Answer[Pri]:
         """x_k = n_k, then sum_i z_i and sum_i |z_i|, last sum_i z_i and sum_i z_i z_i'."""
         return private, public.moments.contribute(self.records(site, public))
 

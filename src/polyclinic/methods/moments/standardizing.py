@@ -36,7 +36,7 @@ from polyclinic.models.origin import Origin
 from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.privacy.facts import KnownAttack, MethodFacts, StepMeaning
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.loop import SimulationOptions
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
@@ -114,9 +114,7 @@ class _NoisyMoments(Phase[MomentsPublic, Nothing]):
             grid=GRID,
         )
 
-    def contribute(
-        self, step: Step, site: Site, private: Nothing, public: MomentsPublic
-    ) -> tuple[Nothing, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Nothing, public: MomentsPublic) -> Answer[Nothing]:
         """x_k = sum_i (1, z_i, z_i z_i') / sqrt 3 with |z_i| <= 1: each row has length at most 1."""
         z = in_ball(site.matrix(), self.fit._center(len(public.moments.mean)), self.fit._radius)
         return private, Contribution({"rows": moment_rows(z, crossed=self.fit.crossed)})

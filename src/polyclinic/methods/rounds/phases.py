@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from polyclinic.methods.rounds.factorization import FederatedFactorization, WeightedParams, power_of_two
 from polyclinic.methods.rounds.setup import Sizes, own_sizes, setup, sizes_of
-from polyclinic.protocol.interfaces import Arrays, Contribution, Pri, Step, Total
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Pri, Step, Total
 from polyclinic.protocol.phases import Phase, PhaseDispatch
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
@@ -93,7 +93,7 @@ class Setup(Phase[Pub, Pri]):
     def step(self, public: Pub) -> Step:
         return setup(self.fit.params)
 
-    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> Answer[Pri]:
         """x_k = (||O_k||^2, patients, nonzeros)."""
         return private, own_sizes(self.fit.params, site)
 
@@ -113,7 +113,7 @@ class Score(Phase[Pub, Pri]):
     def step(self, public: Pub) -> Step:
         return Step(public.round, "score", {"energy": (public.rank,), "sse": (1,)}, bound=HEADROOM, counts=False)
 
-    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> Answer[Pri]:
         """x_k = (sum over patients of P_k^2, ||O_k - [[P_k, A, ...]]||^2) / norm."""
         patients, sse = self.fit.placed(site, private, public)
         energy = np.square(patients).sum(0) / public.norm
@@ -189,7 +189,7 @@ class Rounds(Phase[Pub, Pri]):
     def step(self, public: Pub) -> Step:
         return self.transport(public).step(public.round, self.name)
 
-    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> Answer[Pri]:
         """x_k = message(update_local(private_k, public))."""
         private = self.update_local(site, private, public)
         return private, self.transport(public).contribution(self.message(private, public))

@@ -9,7 +9,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.methods.rounds.phases import HEADROOM, Phase
-from polyclinic.protocol.interfaces import Contribution, Step, Total
+from polyclinic.protocol.interfaces import Answer, Contribution, Step, Total
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.device import mttkrp
@@ -44,9 +44,7 @@ class Sweeps(Base):
 
     # ---- hospital k
 
-    def contribute(
-        self, step: Step, site: Site, private: SumPrivate, public: SumPublic
-    ) -> tuple[SumPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: SumPrivate, public: SumPublic) -> Answer[SumPrivate]:
         """M_k = X_k(n) kr(A_k, A_m != A_n) and A_k'A_k, for its own patients A_k = argmin ||X_k - [A_k, A_1, ...]||^2."""
         tensor, error = self.fit.records(site, public), np.zeros(2)
         if public.mode == 1:  # a new sweep begins with the patients

@@ -42,7 +42,7 @@ from polyclinic.methods.similarity.redundancy import Redundancy, row_norms, row_
 from polyclinic.models.origin import Origin
 from polyclinic.models.similarity import Similarity
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.phases import Phase, PhaseDispatch
 from polyclinic.protocol.wire import encoding as wire
@@ -241,9 +241,7 @@ class MetricConsensus(Phase[UnPSLPublic, UnPSLPrivate]):
         bound = 1e6 * max(float(np.abs(public.W).max()), 1.0) ** 2
         return Step(public.round + 1, "consensus", shapes, bound=bound, asides=("loss", "size"))
 
-    def contribute(
-        self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic
-    ) -> tuple[UnPSLPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic) -> Answer[UnPSLPrivate]:
         """W_k = argmin loss_k(W) + l2 redundancy(W) + rho / 2 ||W - A + U_k||^2 (4.19-4.21), U_k' = U_k + W_k - A (4.23)."""
         problem, A = self.fit._problem(site, public), self.fit._frame(public).go(public.W)
         rho = public.rho

@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from polyclinic.errors import DataError
 from polyclinic.methods.moments.moments import SummedMoments
 from polyclinic.methods.similarity.admm import SCALES, best_scale, directions, penalty_of
-from polyclinic.protocol.interfaces import Contribution, Step, Total
+from polyclinic.protocol.interfaces import Answer, Contribution, Step, Total
 from polyclinic.protocol.phases import Phase
 from polyclinic.records.sites.site import Site
 
@@ -57,9 +57,7 @@ class MomentSums(Phase[UnPSLPublic, UnPSLPrivate]):
     def step(self, public: UnPSLPublic) -> Step:
         return public.moments.step(self.fit.params.max_patients)
 
-    def contribute(
-        self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic
-    ) -> tuple[UnPSLPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic) -> Answer[UnPSLPrivate]:
         """x_k = sums over the site's patients, see :class:`~polyclinic.methods.moments.moments.SummedMoments`."""
         return private, public.moments.contribute(site.matrix())
 
@@ -86,9 +84,7 @@ class PairCounts(Phase[UnPSLPublic, UnPSLPrivate]):
         n = max(public.moments.n, 1.0)
         return Step(0, "pairs", {"similar": (1,), "different": (1,)}, bound=n * n, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic
-    ) -> tuple[UnPSLPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic) -> Answer[UnPSLPrivate]:
         """x_k = numbers of similar and of dissimilar pairs within the hospital."""
         similar, different = self.fit._pairs(site).counts()
         return private, Contribution({"similar": np.array([float(similar)]), "different": np.array([float(different)])})
@@ -121,9 +117,7 @@ class StartScale(Phase[UnPSLPublic, UnPSLPrivate]):
         bound = float(SCALES[-1]) ** 2 * self.fit._reach(public) + most
         return Step(0, "scale", {"losses": SCALES.shape}, bound=bound, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic
-    ) -> tuple[UnPSLPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic) -> Answer[UnPSLPrivate]:
         """x_k = f_k(c W) for every c of SCALES."""
         problem, A = self.fit._problem(site, public), self.fit._frame(public).go(public.W)
         return private, Contribution({"losses": np.array([problem.loss(c * A)[0] for c in SCALES])})
@@ -144,9 +138,7 @@ class StartSlope(Phase[UnPSLPublic, UnPSLPrivate]):
         bound = 2 * self.fit._reach(public) * float(np.linalg.norm(public.W, 2))
         return Step(0, "slope", {"slope": (1,)}, bound=bound + 1e-300, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic
-    ) -> tuple[UnPSLPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: UnPSLPrivate, public: UnPSLPublic) -> Answer[UnPSLPrivate]:
         """x_k = |grad f_k(W)|."""
         problem, A = self.fit._problem(site, public), self.fit._frame(public).go(public.W)
         return private, Contribution({"slope": np.array([np.linalg.norm(problem.loss(A)[1])])})

@@ -33,7 +33,7 @@ from polyclinic.models.origin import Origin
 from polyclinic.models.similarity import Similarity
 from polyclinic.privacy.accounting.accountant import calibrate
 from polyclinic.protocol.estimator import Estimator
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total
 from polyclinic.protocol.outcome import Outcome
 from polyclinic.protocol.params import Params
 from polyclinic.protocol.phases import Phase, PhaseDispatch
@@ -232,9 +232,7 @@ class NoisyMoments(Phase[PrivatePublic, PairKey]):
         noise = self.fit._multipliers()[0]
         return Step(0, "moments", shapes, bound=LARGEST_SUM, sensitivity=1.0, multiplier=noise, grid=GRID, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: PairKey, public: PrivatePublic
-    ) -> tuple[PairKey, Contribution]:
+    def contribute(self, step: Step, site: Site, private: PairKey, public: PrivatePublic) -> Answer[PairKey]:
         """sum over patients of (1, z, z^2) / sqrt(3), each of length 1 at most."""
         z = self.fit._in_ball(site, public)
         rows = unit_rows(np.concatenate([np.ones((len(z), 1)), z, z**2], 1) / np.sqrt(3.0))
@@ -264,9 +262,7 @@ class NoisyGradient(Phase[PrivatePublic, PairKey]):
             public.round + 1, "gradient", shapes, bound=LARGEST_SUM, sensitivity=1.0, multiplier=noise, grid=GRID
         )
 
-    def contribute(
-        self, step: Step, site: Site, private: PairKey, public: PrivatePublic
-    ) -> tuple[PairKey, Contribution]:
+    def contribute(self, step: Step, site: Site, private: PairKey, public: PrivatePublic) -> Answer[PairKey]:
         """sum over disjoint pairs (i, j) of g_ij / max(1, |g_ij|), g_ij the gradient of log(1 + e^{-y (x_i'WW'x_j - b)})."""
         p, z = self.fit.params, self.fit._in_ball(site, public)
         X = (self.fit._center(public) + p.radius * z - public.mean) / public.scale

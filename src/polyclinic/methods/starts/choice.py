@@ -22,7 +22,7 @@ from polyclinic.methods.starts.saved import Saved, StartModel
 from polyclinic.methods.starts.state import StartPublic
 from polyclinic.methods.starts.wide import ROUNDS, SEARCHED, VOCABULARY, WideStart
 from polyclinic.protocol.aggregators import facts_of, kind_of
-from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Pri, Schema, Step, Total
 from polyclinic.records.sites.site import Site
 
 Array = NDArray[np.float64]
@@ -195,7 +195,7 @@ class StartPhase(Phase[Any, Any]):
         step: Step = self.fit.starter.searching(public.start, public.shape).step(public.start)
         return replace(step, round=public.round) if public.round > 1 else step
 
-    def contribute(self, step: Step, site: Site, private: Any, public: Any) -> tuple[Any, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Any, public: Any) -> Answer[Any]:
         """x_k = the hospital's part of a Gram, a lift, a wide sweep or an audition."""
         who, records = self.fit.starter.searching(public.start, public.shape), self.fit.records(site, public)
         if isinstance(who, WideStart):

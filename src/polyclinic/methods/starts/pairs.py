@@ -22,7 +22,7 @@ from polyclinic.errors import DataError
 from polyclinic.methods.rounds.phases import Exact, Phase
 from polyclinic.methods.starts.directions import damped_rows, in_halves, replicating, squares
 from polyclinic.protocol.aggregators import facts_of
-from polyclinic.protocol.interfaces import Contribution, Pri, Schema, Step, Total
+from polyclinic.protocol.interfaces import Answer, Contribution, Pri, Schema, Step, Total
 from polyclinic.protocol.phases import Staged
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import deterministic as ordered
@@ -99,7 +99,7 @@ class Codes(Phase[Pub, Pri]):
     def step(self, public: Pub) -> Step:
         return Step(0, "codes", {"patients": (sum(public.shape),)}, bound=PATIENTS, counts=False)
 
-    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> Answer[Pri]:
         """x_kj = patients of hospital k who have code j."""
         rows = damped_rows(site)
         return private, Contribution({"patients": np.bincount(rows.codes, minlength=rows.size).astype(np.float64)})
@@ -136,7 +136,7 @@ class CooccurringCodes(Codes[Pub, Pri]):
     def step(self, public: Pub) -> Step:
         return self.transport(public.pairs).step(0, "pairs")
 
-    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> tuple[Pri, Contribution]:
+    def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> Answer[Pri]:
         """x_k = upper triangle of sum_i x_i x_i' / |x_i|_1, for each half."""
         chosen = damped_rows(site).dense(public.pairs.codes)
         arrays = in_halves(site, chosen, f"pairs {self.fit.params.seed}", OWN if public.pairs.shown else 0)

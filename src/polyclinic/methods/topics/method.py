@@ -39,7 +39,7 @@ from polyclinic.methods.topics.facts import TOPICS
 from polyclinic.methods.topics.guides import guided_codes
 from polyclinic.methods.topics.state import TopicsParams, TopicsPrivate, TopicsPublic
 from polyclinic.models.phenotypes.projection import SideBySide
-from polyclinic.protocol.interfaces import Arrays, Contribution, Schema, Step, Total, seeds
+from polyclinic.protocol.interfaces import Answer, Arrays, Contribution, Schema, Step, Total, seeds
 from polyclinic.protocol.phases import Phase, PhaseDispatch
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors.kernels.topics import e_step
@@ -209,9 +209,7 @@ class Volumes(Codes[TopicsPublic, TopicsPrivate]):
             step, shapes={**step.shapes, "volumes": (len(public.blocks),), "people": (1,)}, bound=LARGEST, grid=GRID
         )
 
-    def contribute(
-        self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic
-    ) -> tuple[TopicsPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic) -> Answer[TopicsPrivate]:
         """x_k = patients of every code, damped events of every mode, patients."""
         _, part = super().contribute(step, site, private, public)
         rows = damped_rows(site)
@@ -240,9 +238,7 @@ class HeldOutCodes(Phase[TopicsPublic, TopicsPrivate]):
     def step(self, public: TopicsPublic) -> Step:
         return Step(0, "choice", {"likelihood": (len(public.candidates),)}, bound=HEADROOM, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic
-    ) -> tuple[TopicsPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic) -> Answer[TopicsPrivate]:
         """x_ks = sum over held-out codes of log sum_r theta_ir phi_jr, for every start s."""
         rows = self.fit.rows(site, public)
         place = np.arange(len(rows.codes)) - rows.indptr[rows.owner]
@@ -283,9 +279,7 @@ class Counting(Phase[TopicsPublic, TopicsPrivate]):
     def step(self, public: TopicsPublic) -> Step:
         return self.transport(public).step(public.round, "counts")
 
-    def contribute(
-        self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic
-    ) -> tuple[TopicsPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic) -> Answer[TopicsPrivate]:
         """x_k = (sum_i x_ij q_ijr, sum_i E log theta_i, the site's part of the bound)."""
         rows, alpha = self.fit.rows(site, public), public.alpha
         fresh = private.gamma.shape != (rows.patients, public.rank)
@@ -328,9 +322,7 @@ class Energy(Phase[TopicsPublic, TopicsPrivate]):
     def step(self, public: TopicsPublic) -> Step:
         return Step(public.round, "score", {"energy": (public.rank,)}, bound=HEADROOM, counts=False)
 
-    def contribute(
-        self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic
-    ) -> tuple[TopicsPrivate, Contribution]:
+    def contribute(self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic) -> Answer[TopicsPrivate]:
         """x_k = sum over patients of squared memberships."""
         placed = self.fit.finalize_site(site, private, public)["memberships"]
         return private, Contribution({"energy": np.square(placed).sum(0) / public.events})
