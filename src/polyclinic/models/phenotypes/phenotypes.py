@@ -14,7 +14,7 @@ from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
 from polyclinic.models.origin import Origin
 from polyclinic.models.phenotypes.background import background
 from polyclinic.models.phenotypes.coverage import Coverage, on_codes, patients_of
-from polyclinic.models.phenotypes.projection import Courses, Events, LeastSquares, Likely, Placing, SideBySide
+from polyclinic.models.phenotypes.projection import Courses, Events, LeastSquares, Placing, restored, stored
 from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 from polyclinic.tensors.axis import Axis
@@ -298,34 +298,12 @@ class Phenotypes(Value):
     def arrays(self) -> dict[str, NDArray[np.generic]]:
         out: dict[str, NDArray[np.generic]] = {f"factor{n}": f for n, f in enumerate(self.factors, start=1)}
         out |= {"weights": self.weights} | {f"shown{n}": s for n, s in enumerate(self.shown, start=1)}
-        if isinstance(self.placing, Events):
-            p = self.placing
-            out |= {"place_stacked": p.stacked, "place_prior": p.prior, "place_scale": p.scale, "place_order": p.order}
-            out |= {} if p.parts is None else {"place_parts": p.parts}
-        if isinstance(self.placing, Courses):
-            out |= {"place_shape": self.placing.shape}
-        if isinstance(self.placing, SideBySide):
-            names = ("columns", "prior", "scale", "order", "weights")
-            out |= {f"place_{name}": getattr(self.placing, name) for name in names}
-        return out
+        return out | stored(self.placing)[1]
 
     def described(self) -> dict[str, object]:
-        match self.placing:
-            case LeastSquares(nonnegative, zeros, n0):
-                placing: dict[str, object] = {"kind": "least-squares", "nonnegative": nonnegative, "zeros": zeros}
-                placing |= {"saturation": n0}
-            case Events():
-                placing = {"kind": "events", "steps": self.placing.steps}
-            case Likely(loss):
-                placing = {"kind": "likelihood", "loss": loss}
-            case SideBySide():
-                placing = {"kind": "side-by-side", "steps": self.placing.steps}
-            case Courses() as p:
-                placing = {"kind": "courses", "order": p.order, "coupling": p.coupling, "smooth": p.smooth}
-                placing |= {"saturation": p.saturation}
         axes = [{**a.to_json(), "digest": a.digest()} for a in self.axes]
         names_given = {"names": list(self.names)} if any(self.names) else {}
-        return {"axes": axes, "placing": placing, "stability": self.stability, **names_given}
+        return {"axes": axes, "placing": stored(self.placing)[0], "stability": self.stability, **names_given}
 
     @classmethod
     def restored(cls, origin: Origin, described: JsonMap, arrays: StoredArrays) -> Self:
@@ -334,49 +312,12 @@ class Phenotypes(Value):
         if changed_modes:
             raise DataError(f"codes of {', '.join(changed_modes)} are not those that were written")
         modes = range(1, sum(name.startswith("factor") for name in arrays) + 1)
-        stored_placing = described["placing"]
-        placing: Placing
-        match stored_placing["kind"]:
-            case "least-squares":
-                placing = LeastSquares(
-                    bool(stored_placing["nonnegative"]), stored_placing["zeros"], stored_placing["saturation"]
-                )
-            case "events":
-                placing = Events(
-                    arrays["place_stacked"],
-                    arrays["place_prior"],
-                    arrays["place_scale"],
-                    arrays["place_order"],
-                    int(stored_placing["steps"]),
-                    arrays.get("place_parts"),
-                )
-            case "likelihood":
-                placing = Likely(stored_placing["loss"])
-            case "side-by-side":
-                placing = SideBySide(
-                    arrays["place_columns"],
-                    arrays["place_prior"],
-                    arrays["place_scale"],
-                    arrays["place_order"],
-                    arrays["place_weights"],
-                    int(stored_placing["steps"]),
-                )
-            case "courses":
-                placing = Courses(
-                    arrays["place_shape"],
-                    int(stored_placing["order"]),
-                    stored_placing["coupling"],
-                    stored_placing["smooth"],
-                    stored_placing["saturation"],
-                )
-            case other:
-                raise DataError(f"unknown way to place patients {other!r}", hint="read it with a newer polyclinic")
         return cls(
             origin,
             tuple(arrays[f"factor{n}"] for n in modes),
             arrays["weights"],
             axes,
-            placing,
+            restored(described["placing"], arrays),
             tuple(arrays[f"shown{n}"] for n in modes if f"shown{n}" in arrays),
             described["stability"],
             tuple(described.get("names") or ()),

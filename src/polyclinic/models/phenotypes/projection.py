@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from collections.abc import Mapping, Sequence
+from dataclasses import Field, dataclass, fields
+from typing import Any, Final, Literal, TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, frozen
+from polyclinic.models.base import Array, StoredArrays, frozen
 from polyclinic.models.phenotypes.courses import Courses
 from polyclinic.tensors import expectation, observed_only
 from polyclinic.tensors.kernels.counts import Likelihood, place
@@ -18,8 +18,9 @@ from polyclinic.tensors.kernels.topics import e_step
 from polyclinic.tensors.side_by_side import side_by_side
 from polyclinic.tensors.sparse import SparseTensor
 from polyclinic.tensors.weighting import weighted
+from polyclinic.util.json_types import JsonMap
 
-__all__ = ["Courses", "Events", "LeastSquares", "Likely", "Placing", "SideBySide"]
+__all__ = ["Courses", "Events", "LeastSquares", "Likely", "Placing", "SideBySide", "restored", "stored"]
 
 
 def _loose(arrays: Sequence[Array]) -> list[Array]:
@@ -219,3 +220,41 @@ class SideBySide:
 
 
 Placing: TypeAlias = LeastSquares | Events | Likely | Courses | SideBySide
+
+# ---- the file: arrays by their name with "place_" in front, all other fields in the header
+
+KINDS: Final[Mapping[str, type[Placing]]] = {
+    "least-squares": LeastSquares,
+    "events": Events,
+    "likelihood": Likely,
+    "side-by-side": SideBySide,
+    "courses": Courses,
+}
+CASTS: Final = {"int": int, "bool": bool}
+
+
+def _in_array(f: Field[object]) -> bool:
+    return "Array" in str(f.type)
+
+
+def stored(placing: Placing) -> tuple[dict[str, object], dict[str, NDArray[np.generic]]]:
+    """The header's values and the arrays of a way to place patients."""
+    values = {f: getattr(placing, f.name) for f in fields(placing)}
+    kind = next(name for name, kind in KINDS.items() if isinstance(placing, kind))
+    header = {"kind": kind} | {f.name: v for f, v in values.items() if not _in_array(f)}
+    return header, {f"place_{f.name}": v for f, v in values.items() if _in_array(f) and v is not None}
+
+
+def restored(header: JsonMap, arrays: StoredArrays) -> Placing:
+    """Inverse of :func:`stored`."""
+    kind = KINDS.get(header["kind"])
+    if kind is None:
+        raise DataError(f"unknown way to place patients {header['kind']!r}", hint="read it with a newer polyclinic")
+    values: dict[str, Any] = {}
+    for f in fields(kind):
+        if _in_array(f):
+            name = f"place_{f.name}"
+            values[f.name] = arrays.get(name) if f.default is None else arrays[name]
+        else:
+            values[f.name] = CASTS.get(str(f.type), lambda v: v)(header[f.name])
+    return kind(**values)
