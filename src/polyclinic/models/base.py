@@ -40,6 +40,15 @@ def frozen(array: ArrayLike, dtype: DTypeLike = np.float64) -> Any:
     return out
 
 
+def all_finite(*arrays: NDArray[np.generic] | float | None) -> bool:
+    """Whether no number is infinite or NaN; None has none.
+
+    >>> all_finite(np.ones(2), None), all_finite(np.array([1.0, np.nan]))
+    (True, False)
+    """
+    return all(np.isfinite(a).all() for a in arrays if a is not None)
+
+
 @dataclass(frozen=True, eq=False)
 class Value:
     """A learned model. Two are equal if their files are."""

@@ -13,7 +13,7 @@ import json
 import math
 import struct
 import zipfile
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, TypeAlias, cast
@@ -176,16 +176,9 @@ def _members(data: bytes, where: str) -> dict[str, bytes]:
     """The members of a container of ours; any other byte than we would have written is refused."""
     try:
         with zipfile.ZipFile(io.BytesIO(data)) as z:
-            found = z.infolist()
-            names = [i.filename for i in found]
-            good = all(i.compress_type == zipfile.ZIP_STORED and i.file_size == i.compress_size for i in found)
-            fits = sum(i.file_size for i in found) <= len(data)
-            if (
-                names != sorted(set(names))
-                or not good
-                or not fits
-                or any(".." in n or n.startswith("/") for n in names)
-            ):
+            entries = z.infolist()
+            names = [i.filename for i in entries]
+            if names != sorted(set(names)) or not _as_saved(entries, len(data)):
                 raise DataError(
                     f"{where} is not a model of polyclinic", faults=["not stored as model.save does"], hint=AGAIN
                 )
@@ -200,6 +193,13 @@ def _members(data: bytes, where: str) -> dict[str, bytes]:
     if _zip(members) != data:
         raise DataError(f"{where} is damaged", faults=["bytes outside of its members were changed"], hint=AGAIN)
     return members
+
+
+def _as_saved(entries: Sequence[zipfile.ZipInfo], size: int) -> bool:
+    """Whether members are stored as they are, within the file and within its folder."""
+    stored = all(i.compress_type == zipfile.ZIP_STORED and i.file_size == i.compress_size for i in entries)
+    inside = not any(".." in i.filename or i.filename.startswith("/") for i in entries)
+    return stored and inside and sum(i.file_size for i in entries) <= size
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:

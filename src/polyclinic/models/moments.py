@@ -8,7 +8,7 @@ from typing import ClassVar
 import numpy as np
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, Unseen, Value, frozen
+from polyclinic.models.base import Array, Unseen, Value, all_finite, frozen
 from polyclinic.models.feature_rows import records_of
 from polyclinic.util.table import Table
 
@@ -57,18 +57,14 @@ class Moments(Value):
         d, faults = len(self.mean), []
         if self.scale.shape != (d,):
             faults.append(f"{self.scale.shape} scales for {d} means")
-        if self.components is not None and (self.components.ndim != 2 or self.components.shape[1] != d):
+        if self.components is not None and self.components.shape[1:] != (d,):
             faults.append(f"directions {self.components.shape} for {d} features")
-        if (self.components is None) != (self.variance is None) or (
-            self.components is not None
-            and self.variance is not None
-            and self.variance.shape != self.components.shape[:1]
-        ):
+        shapes = [() if a is None else a.shape[:1] for a in (self.variance, self.components)]
+        if shapes[0] != shapes[1]:
             faults.append("as many variances as directions are needed")
         if self.columns is not None and len(self.columns) != d:
             faults.append(f"{len(self.columns)} names for {d} features")
-        held = [a for a in (self.mean, self.scale, self.components, self.variance) if a is not None]
-        if not all(np.isfinite(a).all() for a in held):
+        if not all_finite(self.mean, self.scale, self.components, self.variance):
             faults.append("numbers that are not finite")
         if faults:
             raise DataError("these are not moments", faults=faults)

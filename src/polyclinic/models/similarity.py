@@ -8,7 +8,7 @@ from typing import ClassVar, Literal
 import numpy as np
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, Unseen, Value, frozen
+from polyclinic.models.base import Array, Unseen, Value, all_finite, frozen
 from polyclinic.models.feature_rows import records_of
 from polyclinic.util.table import Table
 
@@ -60,13 +60,13 @@ class Similarity(Value):
             object.__setattr__(self, name, frozen(getattr(self, name)))
         d = len(self.mean)
         faults = []
-        if self.components.ndim != 2 or self.components.shape[1] != d or self.scale.shape != (d,):
+        if self.components.shape[1:] != (d,) or self.scale.shape != (d,):
             faults.append(f"map {self.components.shape}, mean {self.mean.shape}, scale {self.scale.shape} do not fit")
         if self.columns is not None and len(self.columns) != d:
             faults.append(f"{len(self.columns)} names for {d} features")
         if self.map not in ("linear", "angle"):
             faults.append(f"unknown map {self.map!r}")
-        if not (np.isfinite(self.components).all() and np.isfinite(self.mean).all() and np.isfinite(self.bias)):
+        if not all_finite(self.components, self.mean, self.bias):
             faults.append("numbers that are not finite")
         if np.isnan(self.scale).any():
             faults.append("a scale that is not a number")

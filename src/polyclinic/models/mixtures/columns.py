@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.records.sites.frames import column_of, columns_of
+from polyclinic.records.sites.frames import FrameColumn, column_of, columns_of
 from polyclinic.util.json_types import JsonMap
 
 Array = NDArray[np.float64]
@@ -226,21 +226,27 @@ def encoded(
     for j, name in enumerate(columns):
         column = column_of(frame, name)
         numbers = None if column.values.dtype.kind in "bU" or name in levels else column.numbers()
-        if numbers is not None and column.values.dtype.kind != "b":
-            out[:, j] = numbers
-            known = numbers[~np.isnan(numbers)]
-            whole = column.values.dtype.kind in "iu" and bool((known >= 0).all())
-            kinds[name] = "count" if whole else "continuous"
-            continue
-        keys, order = column.keys(), {str(x): i for i, x in enumerate(levels.get(name, ()))}
-        strange = [x for x in keys.labels if x not in order]
-        if strange:
-            faults.append(f"{name}: {', '.join(map(repr, strange[:5]))} not among its levels {', '.join(order)}")
-            continue
-        place = np.array([order[x] for x in keys.labels] + [-1])
-        found = place[keys.index]
-        out[:, j] = np.where(found < 0, np.nan, found)
-        kinds[name] = "categorical"
+        try:
+            if numbers is None:
+                out[:, j], kinds[name] = _positions(column, levels.get(name, ())), "categorical"
+            else:
+                out[:, j], kinds[name] = numbers, _kind_of(column, numbers)
+        except ValueError as e:
+            faults.append(f"{name}: {e}")
     if faults:
         raise DataError("values that no level names", faults=faults, hint="name all levels: kinds={'column': [...]}")
     return out, kinds
+
+
+def _kind_of(column: FrameColumn, numbers: Array) -> ColumnKind:
+    known = numbers[~np.isnan(numbers)]
+    return "count" if column.values.dtype.kind in "iu" and bool((known >= 0).all()) else "continuous"
+
+
+def _positions(column: FrameColumn, levels: Sequence[str]) -> Array:
+    """Positions of a column's texts in its levels; NaN where empty."""
+    keys, order = column.keys(), {str(x): i for i, x in enumerate(levels)}
+    strange = [x for x in keys.labels if x not in order]
+    if strange:
+        raise ValueError(f"{', '.join(map(repr, strange[:5]))} not among its levels {', '.join(order)}")
+    return np.array([*map(float, map(order.__getitem__, keys.labels)), np.nan])[keys.index]

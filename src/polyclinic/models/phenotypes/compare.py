@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
@@ -70,34 +70,35 @@ def compare(first: Learned, second: Learned) -> Difference:
 
 def _common(first: Phenotypes, second: Phenotypes) -> tuple[list[Array], list[Array], dict[str, tuple[int, int, int]]]:
     """Factors over the union of both models' codes; a code that one does not have weighs nothing there."""
-    first_names, theirs = [a.name for a in first.axes], [a.name for a in second.axes]
-    if len(first_names) != len(theirs):
-        raise ConfigError(f"models of {', '.join(first_names)} and of {', '.join(theirs)} cannot be compared")
-    order = (
-        [theirs.index(n) for n in first_names]
-        if sorted(first_names) == sorted(theirs) and len(set(first_names)) == len(first_names)
-        else None
-    )
+    first_names, second_names = [a.name for a in first.axes], [a.name for a in second.axes]
+    if len(first_names) != len(second_names):
+        raise ConfigError(f"models of {', '.join(first_names)} and of {', '.join(second_names)} cannot be compared")
+    by_name = sorted(first_names) == sorted(second_names) and len(set(first_names)) == len(first_names)
     left, right, codes = [], [], {}
     for n, (x, f) in enumerate(zip(first.axes, first.factors)):
-        k = n if order is None else order[n]
+        k = second_names.index(x.name) if by_name else n
         y, g = second.axes[k], second.factors[k]
         if x.labels is None or y.labels is None:
             if len(f) != len(g):
                 raise ConfigError(f"{x.name}: {len(f)} and {len(g)} codes without names cannot be compared")
-            left.append(f)
-            right.append(g)
-            codes[x.name] = (len(f), 0, 0)
-            continue
-        union = [*x.labels, *(c for c in y.labels if c not in set(x.labels))]
-        place = {c: i for i, c in enumerate(union)}
-        widened = np.zeros((len(union), g.shape[1]))
-        widened[[place[c] for c in y.labels]] = g
-        left.append(np.concatenate([f, np.zeros((len(union) - len(f), f.shape[1]))]))
-        right.append(widened)
-        shared = len(set(x.labels) & set(y.labels))
-        codes[x.name] = (shared, len(x.labels) - shared, len(y.labels) - shared)
+            only = 0
+        else:
+            f, g, only = _united(x.labels, f, y.labels, g)
+        left.append(f)
+        right.append(g)
+        shared = len(y.labels or f) - only
+        codes[x.name] = (shared, len(x.labels or f) - shared, only)
     return left, right, codes
+
+
+def _united(x: Sequence[str], f: Array, y: Sequence[str], g: Array) -> tuple[Array, Array, int]:
+    """Two factors over the codes of both, and how many only the second has."""
+    union = list(dict.fromkeys([*x, *y]))
+    place = {code: i for i, code in enumerate(union)}
+    widened = np.zeros((len(union), g.shape[1]))
+    widened[[place[code] for code in y]] = g
+    only = len(union) - len(x)
+    return np.concatenate([f, np.zeros((only, f.shape[1]))]), widened, only
 
 
 def _told(model: Phenotypes, r: int) -> str:

@@ -122,38 +122,14 @@ def on_codes(
             f"({', '.join(a.name for a in tensor.axes[1:])}), the model {len(sizes)} ({', '.join(a.name for a in axes)})",
             hint="count the same modes as the model: model.axes",
         )
+    _refuse_nameless(tensor, axes, sizes)
     maps: list[NDIndex] = []
     codes: dict[str, tuple[int, int]] = {}
     strange: dict[str, tuple[str, ...]] = {}
-    nameless = []
     for n, (own, axis, size) in enumerate(zip(tensor.axes[1:], axes, sizes), start=1):
-        count = np.bincount(tensor.codes[n - 1], tensor.values, tensor.shape[n])
-        here = np.bincount(tensor.codes[n - 1], minlength=tensor.shape[n]) > 0
-        if own.labels is None or axis.labels is None:
-            if tensor.shape[n] != size:
-                nameless.append(f"{axis.name}: {tensor.shape[n]} codes without names, the model has {size}")
-            to = np.where(np.arange(tensor.shape[n]) < size, np.arange(tensor.shape[n]), -1)
-        elif own.labels == axis.labels:
-            to = np.arange(size)
-        else:
-            place = {label: i for i, label in enumerate(axis.labels)}
-            to = np.array([place.get(label, -1) for label in own.labels], np.int64)
-        lost = np.flatnonzero(here & (to < 0))
-        lost = lost[np.argsort(-count[lost], kind="stable")]
-        codes[axis.name] = (int((here & (to >= 0)).sum()), int(here.sum()))
-        strange[axis.name] = tuple(own.label(int(i)) for i in lost)
-        maps.append(to)
-    if nameless:
-        raise ProtocolMismatch(
-            "new patients cannot be matched to the model's codes",
-            faults=nameless,
-            hint="give the tensor labels (axes=...), or the model's codes in the model's order",
-        )
-    named = [
-        f"{mode}: {len(s)} of {codes[mode][1]} codes, e.g. {', '.join(repr(x) for x in s[:NAMED])}"
-        for mode, s in strange.items()
-        if s
-    ]
+        maps.append(_places(own, axis, tensor.shape[n], size))
+        codes[axis.name], strange[axis.name] = _found(tensor, n, maps[-1])
+    named = [_named(mode, s, codes[mode][1]) for mode, s in strange.items() if s]
     if named and unseen == "error":
         raise ProtocolMismatch(
             "new patients have codes that the model does not know",
@@ -178,6 +154,45 @@ def on_codes(
             hint="is this the same vocabulary (ICD-9 or 10, ATC or RxNorm)? map the codes, or lower min_coverage knowingly",
         )
     return placed, cover
+
+
+def _found(tensor: SparseTensor, mode: int, target: NDIndex) -> tuple[tuple[int, int], tuple[str, ...]]:
+    """(codes known, codes that occur), and the labels of the unknown ones, the most frequent first."""
+    count = np.bincount(tensor.codes[mode - 1], tensor.values, tensor.shape[mode])
+    occurs = np.bincount(tensor.codes[mode - 1], minlength=tensor.shape[mode]) > 0
+    unknown = np.flatnonzero(occurs & (target < 0))
+    unknown = unknown[np.argsort(-count[unknown], kind="stable")]
+    numbers = int((occurs & (target >= 0)).sum()), int(occurs.sum())
+    return numbers, tuple(tensor.axes[mode].label(int(i)) for i in unknown)
+
+
+def _named(mode: str, strange: Sequence[str], codes: int) -> str:
+    return f"{mode}: {len(strange)} of {codes} codes, e.g. {', '.join(map(repr, strange[:NAMED]))}"
+
+
+def _refuse_nameless(tensor: SparseTensor, axes: Sequence[Axis], sizes: Sequence[int]) -> None:
+    """Codes without names are found by their position, so there must be as many as the model has."""
+    nameless = [
+        f"{axis.name}: {codes} codes without names, the model has {size}"
+        for own, axis, codes, size in zip(tensor.axes[1:], axes, tensor.shape[1:], sizes)
+        if codes != size and (own.labels is None or axis.labels is None)
+    ]
+    if nameless:
+        raise ProtocolMismatch(
+            "new patients cannot be matched to the model's codes",
+            faults=nameless,
+            hint="give the tensor labels (axes=...), or the model's codes in the model's order",
+        )
+
+
+def _places(own: Axis, axis: Axis, codes: int, size: int) -> NDIndex:
+    """(codes,) where each of a hospital's codes stands among the model's ``size``: by label, else by position; -1: nowhere."""
+    if own.labels is None or axis.labels is None:
+        return np.where(np.arange(codes) < size, np.arange(codes), -1)
+    if own.labels == axis.labels:
+        return np.arange(size)
+    place = {label: i for i, label in enumerate(axis.labels)}
+    return np.array([place.get(label, -1) for label in own.labels], np.int64)
 
 
 def modes_in_order(tensor: SparseTensor, axes: Sequence[Axis]) -> SparseTensor:

@@ -140,42 +140,27 @@ def adapt(
     before
         Earlier records of this hospital, for the codes that changed most. Without them only codes unknown to the model are listed.
     """
-    if own != "auto" and (not isinstance(own, int) or isinstance(own, bool) or not 0 <= own <= 100):
+    if own != "auto" and (type(own) is not int or not 0 <= own <= 100):
         raise ConfigError(f"own = {own!r} is neither 'auto' nor a number from 0 to 100")
     given = modes_in_order(patients_of(site), model.axes)
     if not given.nnz:
         raise DataError("this hospital has no events: there is nothing to adapt to")
     _, cover = on_codes(given, model.axes, model.factors, unseen="drop", least=min_coverage)
-    wide = _widened(model, given)
+    wide, placing = _widened(model, given)
     tensor, _ = on_codes(given, wide.axes, wide.factors)
-    cells, work = (
-        wide.placing.cells(tensor),
-        _Work(list(wide.factors), wide.placing.nonnegative if isinstance(wide.placing, LeastSquares) else True),
-    )
-    tried: dict[int, float] = {}
-    k = own if isinstance(own, int) else 0
-    if own == "auto" and tensor.patients >= LEAST:
-        order = np.random.default_rng([seed, 1]).permutation(tensor.patients)
-        train, rest = np.sort(order[::2]), np.sort(order[1::2])
-        seen, hidden = _thinned(tensor.take(rest), cells.take(rest), np.random.default_rng([seed, 3]))
-        for n in TRIED:
-            tried[n] = work.error(seen, hidden, work.own(cells.take(train), n, seed))
-        best = min(tried.values())
-        k = next(n for n in TRIED if tried[n] <= best * (1 + WITHIN))
+    cells, work = placing.cells(tensor), _Work(list(wide.factors), placing.nonnegative)
+    tried = work.errors(tensor, cells, seed) if own == "auto" and tensor.patients >= LEAST else {}
+    k = own if own != "auto" else min((n for n in tried if tried[n] <= min(tried.values()) * (1 + WITHIN)), default=0)
     columns = work.own(cells, k, seed)
     joined = [np.column_stack([f, b]) for f, b in zip(work.shared, columns)]
-    both = _with_own(wide, joined, cells)
+    both = _with_own(wide, placing, joined, cells)
     memberships = both.placing.place(tensor, both.factors)
     refit, local = work.refit(cells)
     carried = _carriers(memberships, both.factors)
-    drift = 1.0 - np.prod(
-        [np.abs((a * b).sum(0)) / np.maximum(np.linalg.norm(a, axis=0) * np.linalg.norm(b, axis=0), 1e-300)
-         for a, b in zip(work.shared, refit)], axis=0,
-    )  # fmt: skip
+    drift = 1.0 - np.prod([_cosines(a, b) for a, b in zip(work.shared, refit)], axis=0)
     here = carried[: model.rank]
-    last = next(
-        (h["fit"] for h in reversed(model.history) if h.get("fit") is not None), model.origin.figures.get("fit")
-    )
+    earlier = None if before is None else modes_in_order(patients_of(before), model.axes)
+    fits = [h["fit"] for h in model.history if h.get("fit") is not None]
     return Adapted(
         model,
         both,
@@ -184,13 +169,13 @@ def adapt(
         carried,
         cover,
         {
-            "network": last,
+            "network": fits[-1] if fits else model.origin.figures.get("fit"),
             "here": work.fit(cells, [np.zeros((len(f), 0)) for f in work.shared]),
             "refit": local,
             "adapted": work.fit(cells, columns),
         },
         tried,
-        changed_codes(model.axes, given, None if before is None else modes_in_order(patients_of(before), model.axes)),
+        changed_codes(model.axes, given, earlier),
     )
 
 
@@ -226,6 +211,13 @@ class _Work:
         """1 - ||O - X|| / ||O||."""
         norm = cells.norm_squared()
         return 1.0 - float(np.sqrt(self.residual(cells, self.joined(own)) / norm)) if norm else 1.0
+
+    def errors(self, tensor: SparseTensor, cells: SparseTensor, seed: int) -> dict[int, float]:
+        """Own columns -> error on hidden events of held-out patients."""
+        order = np.random.default_rng([seed, 1]).permutation(tensor.patients)
+        train, rest = np.sort(order[::2]), np.sort(order[1::2])
+        seen, hidden = _thinned(tensor.take(rest), cells.take(rest), np.random.default_rng([seed, 3]))
+        return {n: self.error(seen, hidden, self.own(cells.take(train), n, seed)) for n in TRIED}
 
     def own(self, cells: SparseTensor, k: int, seed: int) -> list[Array]:
         """k own columns, the best of some starts."""
@@ -329,30 +321,32 @@ def _thinned(counts: SparseTensor, cells: SparseTensor, rng: np.random.Generator
     )
 
 
-def _widened(model: Phenotypes, tensor: SparseTensor) -> Phenotypes:
+def _widened(model: Phenotypes, tensor: SparseTensor) -> tuple[Phenotypes, LeastSquares]:
     """The model over its codes and then this hospital's, on which shared phenotypes weigh nothing; placed by least squares."""
     axes, factors = [], []
     for axis, f, own in zip(model.axes, model.factors, tensor.axes[1:]):
-        known = set(axis.labels or ())
-        new = [i for i, x in enumerate(own.labels or ()) if x not in known] if axis.labels is not None else []
-        extra = own.take(new)
-        names = None if axis.names is None and extra.names is None else (
-            *(axis.names or axis.labels or ()), *(extra.names or extra.labels or ()))  # fmt: skip
-        axes.append(
-            axis if not new else Axis(axis.name, (*(axis.labels or ()), *(extra.labels or ())), names, axis.vocabulary)
-        )
-        factors.append(np.concatenate([f, np.zeros((len(new), f.shape[1]))]))
-    match model.placing:
-        case LeastSquares():
-            placing = replace(model.placing, zeros="observed")
-        case _:
-            placing = LeastSquares()
-    return replace(model, factors=tuple(factors), axes=tuple(axes), placing=placing, shown=())
+        wide = _with_codes(axis, own)
+        more = 0 if wide is axis else len(wide.labels or ()) - len(f)
+        axes.append(wide)
+        factors.append(np.concatenate([f, np.zeros((more, f.shape[1]))]))
+    placing = replace(model.placing, zeros="observed") if isinstance(model.placing, LeastSquares) else LeastSquares()
+    return replace(model, factors=tuple(factors), axes=tuple(axes), placing=placing, shown=()), placing
 
 
-def _with_own(wide: Phenotypes, joined: Sequence[Array], cells: SparseTensor) -> Phenotypes:
-    a = wide.placing.place(cells, joined) if not isinstance(wide.placing, LeastSquares) else cp.solve_memberships(
-        cells, list(joined), nonnegative=wide.placing.nonnegative)  # fmt: skip
+def _with_codes(axis: Axis, own: Axis) -> Axis:
+    """The model's codes, then those that this hospital alone has; the axis itself where there are none, or no labels."""
+    known = set(axis.labels or ())
+    new = [i for i, x in enumerate(own.labels or ()) if x not in known] if axis.labels is not None else []
+    if not new:
+        return axis
+    labels, extra = axis.labels or (), own.take(new)
+    unnamed = axis.names is None and extra.names is None
+    names = None if unnamed else (*(axis.names or labels), *(extra.names or extra.labels or ()))
+    return Axis(axis.name, (*labels, *(extra.labels or ())), names, axis.vocabulary)
+
+
+def _with_own(wide: Phenotypes, placing: LeastSquares, joined: Sequence[Array], cells: SparseTensor) -> Phenotypes:
+    a = cp.solve_memberships(cells, list(joined), nonnegative=placing.nonnegative)
     weights = np.linalg.norm(a, axis=0) * np.prod([np.linalg.norm(f, axis=0) for f in joined], axis=0)
     return replace(
         wide,
@@ -360,6 +354,12 @@ def _with_own(wide: Phenotypes, joined: Sequence[Array], cells: SparseTensor) ->
         weights=np.concatenate([wide.weights, weights[wide.rank :]]),
         stability=None,
     )
+
+
+def _cosines(a: Array, b: Array) -> Array:
+    """(R,) cosine of every two columns."""
+    lengths = np.linalg.norm(a, axis=0) * np.linalg.norm(b, axis=0)
+    return np.asarray(np.abs((a * b).sum(0)) / np.maximum(lengths, 1e-300))
 
 
 def _carriers(memberships: Array, factors: Sequence[Array]) -> NDArray[np.int64]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, ClassVar, Final, Literal, Self, overload
 
@@ -10,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.errors import DataError
-from polyclinic.models.base import Array, StoredArrays, Unseen, Value, frozen
+from polyclinic.models.base import Array, StoredArrays, Unseen, Value, all_finite, frozen
 from polyclinic.models.origin import Origin
 from polyclinic.models.phenotypes.background import background
 from polyclinic.models.phenotypes.coverage import Coverage, on_codes, patients_of
@@ -83,28 +84,33 @@ class Phenotypes(Value):
         set_(self, "weights", frozen(self.weights))
         set_(self, "shown", tuple(frozen(s, np.bool_) for s in self.shown))
         set_(self, "axes", tuple(self.axes))
-        sizes = [len(f) for f in self.factors]
-        faults = [f"mode {n}: factor {f.shape}, expected (codes, {self.rank})" for n, f in enumerate(self.factors, 1) if f.ndim != 2 or f.shape[1] != self.rank]  # fmt: skip
-        if len(self.axes) != len(sizes) or not sizes:
-            faults.append(f"{len(self.axes)} axes for {len(sizes)} factors")
-        faults += [
-            f"{a.name}: {len(a.labels)} codes for {size} rows"
-            for a, size in zip(self.axes, sizes)
-            if a.labels is not None and len(a.labels) != size
-        ]
-        if self.shown and [s.shape for s in self.shown] != [f.shape for f in self.factors]:
-            faults.append("shown has other shapes than the factors")
-        if isinstance(self.placing, Events) and len(self.placing.stacked) != sum(sizes):
-            faults.append(f"placing knows {len(self.placing.stacked)} codes, the factors {sum(sizes)}")
-        if not all(np.isfinite(a).all() for a in (*self.factors, self.weights)):
-            faults.append("numbers that are not finite")
-        if self.names and len(self.names) != self.rank:
-            faults.append(f"{len(self.names)} names for {self.rank} phenotypes")
-        faults += [
-            f"name {n!r} is given twice" for n in sorted({n for n in self.names if n and self.names.count(n) > 1})
-        ]
+        faults = [*self._factor_faults(), *self._axis_faults(), *self._name_faults()]
         if faults:
             raise DataError("these are not phenotypes", faults=faults)
+
+    def _factor_faults(self) -> Iterator[str]:
+        for n, f in enumerate(self.factors, 1):
+            if f.shape[1:] != (self.rank,):
+                yield f"mode {n}: factor {f.shape}, expected (codes, {self.rank})"
+        if self.shown and [s.shape for s in self.shown] != [f.shape for f in self.factors]:
+            yield "shown has other shapes than the factors"
+        if not all_finite(*self.factors, self.weights):
+            yield "numbers that are not finite"
+
+    def _axis_faults(self) -> Iterator[str]:
+        sizes = [len(f) for f in self.factors]
+        if len(self.axes) != len(sizes) or not sizes:
+            yield f"{len(self.axes)} axes for {len(sizes)} factors"
+        for a, size in zip(self.axes, sizes):
+            if a.labels is not None and len(a.labels) != size:
+                yield f"{a.name}: {len(a.labels)} codes for {size} rows"
+        if isinstance(self.placing, Events) and len(self.placing.stacked) != sum(sizes):
+            yield f"placing knows {len(self.placing.stacked)} codes, the factors {sum(sizes)}"
+
+    def _name_faults(self) -> Iterator[str]:
+        if self.names and len(self.names) != self.rank:
+            yield f"{len(self.names)} names for {self.rank} phenotypes"
+        yield from (f"name {n!r} is given twice" for n, times in sorted(Counter(self.names).items()) if n and times > 1)
 
     @property
     def rank(self) -> int:
