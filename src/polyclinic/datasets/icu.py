@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import tomllib
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib.resources import files
@@ -14,7 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.datasets.law import draw_events, draw_outcome, unit_columns
-from polyclinic.datasets.truth import Truth
+from polyclinic.datasets.truth import Truth, refuse_impossible
 from polyclinic.errors import ConfigError
 from polyclinic.records.sites.people import People
 from polyclinic.records.sites.site import Site, Sites
@@ -99,17 +99,7 @@ def icu_network(
     """
     plan = _sizes(patients, sizes)
     table = _choose(phenotypes)
-    faults = [
-        f"{name} {value} is not {rule}"
-        for name, value, rule, ok in (
-            ("events", events, "above 0", events > 0),
-            ("background", background, "in [0, 1)", 0 <= background < 1),
-            ("mortality", mortality, "in (0, 1)", 0 < mortality < 1),
-        )
-        if not ok
-    ]
-    if faults:
-        raise ConfigError("icu_network cannot make this network", faults=faults)
+    refuse_impossible("icu_network cannot make this network", events=events, background=background, mortality=mortality)
     rng = np.random.default_rng(seed)
     axes = _axes()
     codes = [_weights(axis, table) for axis in axes]
@@ -137,10 +127,14 @@ def icu_network(
         coords, values = draw_events(np.hstack([members[unit], noise]), mixed, rng)
         tensor = SparseTensor(coords, values, (n, *(len(a.labels or ()) for a in axes)), axes)
         sites.append(Site(unit, _only_seen(tensor, rng) if own_vocabulary else tensor, labels=labels))
-    if people:  # from a generator of their own: codes and deaths are the same with and without them
-        rng = np.random.default_rng([seed, 1])
-        sites = [replace(s, people=_people(s.name == "NICU", np.asarray(s.labels), rng)) for s in sites]
+    sites = _with_people(sites, seed) if people else sites
     return Sites(sites, truth)
+
+
+def _with_people(sites: Sequence[Site], seed: int) -> list[Site]:
+    """From a generator of their own: codes and deaths are the same with and without them."""
+    rng = np.random.default_rng([seed, 1])
+    return [replace(s, people=_people(s.name == "NICU", np.asarray(s.labels), rng)) for s in sites]
 
 
 def _people(newborn: bool, died: NDArray[np.generic], rng: np.random.Generator) -> People:

@@ -10,8 +10,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from polyclinic.datasets.law import draw_events, draw_outcome, unit_columns
-from polyclinic.datasets.truth import Truth
-from polyclinic.errors import ConfigError
+from polyclinic.datasets.truth import Truth, refuse_impossible
 from polyclinic.records.sites.site import Site, Sites
 from polyclinic.tensors.axis import Axis
 from polyclinic.tensors.sparse import SparseTensor
@@ -101,11 +100,7 @@ def planted(
     faults = [f"{n} {name} for {c} codes a phenotype" for name, n, c in zip(names, dims, codes) if not 1 <= c <= n]
     faults += [] if patients >= sites >= 1 else [f"{patients} patients over {sites} sites"]
     faults += [] if phenotypes >= 1 else [f"{phenotypes} phenotypes"]
-    faults += [] if 0 <= background < 1 else [f"background {background} is not in [0, 1)"]
-    faults += [] if 0 < outcome < 1 else [f"outcome {outcome} is not in (0, 1)"]
-    faults += [] if events > 0 else [f"events {events} is not above 0"]
-    if faults:
-        raise ConfigError("these counts cannot be planted", faults=faults)
+    refuse_impossible("these counts cannot be planted", faults, events=events, background=background, outcome=outcome)
     rng = np.random.default_rng(seed)
     planted = [_phenotype_codes(n, c, phenotypes, rng) for n, c in zip(dims, codes)]
     common = [_zipf(n, rng) for n in dims]

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from polyclinic.errors import ConfigError
 from polyclinic.tensors.axis import Axis
 
 Matrix = NDArray[np.float64]
@@ -84,3 +85,14 @@ def expected_auc(risk: ArrayLike) -> float:
     wins = float(positive @ (rank_below + negative / 2)) - with_itself / 2
     pairs = float(positive.sum() * negative.sum()) - with_itself
     return wins / pairs if pairs > 0 else float("nan")
+
+
+def refuse_impossible(
+    what: str, faults: Sequence[str] = (), *, events: float, background: float, **rates: float
+) -> None:
+    """One error that names every number from which no network can be made."""
+    rules = [("events", events, "above 0", events > 0), ("background", background, "in [0, 1)", 0 <= background < 1)]
+    rules += [(name, rate, "in (0, 1)", 0 < rate < 1) for name, rate in rates.items()]
+    broken = [*faults, *(f"{name} {value} is not {rule}" for name, value, rule, holds in rules if not holds)]
+    if broken:
+        raise ConfigError(what, faults=broken)

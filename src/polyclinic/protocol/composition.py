@@ -96,21 +96,7 @@ class Parallel(Method[Params, object, object]):
     exact: float | None  # type: ignore[misc]
 
     def __init__(self, parts: Sequence[Method], *, disjoint: bool = False, name: str | None = None) -> None:
-        if not parts:
-            raise ConfigError("a ladder needs at least one method")
-        faults = [
-            f"{m.name}: aggregation {m.params.aggregation!r}, the first has {parts[0].params.aggregation!r}"
-            for m in parts
-            if m.params.aggregation != parts[0].params.aggregation
-        ]
-        faults += [f"{m.name} needs {m.needs}, the first {parts[0].needs}" for m in parts if m.needs != parts[0].needs]
-        if not disjoint and len(parts) > 1 and any(noisy(m.params.privacy) for m in parts):
-            faults.append("with privacy every part costs budget: use one method per study, or halves")
-        if faults:
-            raise ConfigError("these methods cannot run side by side", faults=faults)
-        if disjoint and len(parts) > 1 and parts[0].unsettled:
-            told = f"{parts[0].name} cannot be fitted on halves that pay together"
-            raise ConfigError(told, faults=[parts[0].unsettled], hint="do so, or fit once: [study] replicate = 0")
+        _refuse_unlike(parts, disjoint)
         self.parts, self.disjoint = tuple(parts), disjoint
         self.params, self.needs = parts[0].params, parts[0].needs  # type: ignore[misc]
         self.facts = MethodFacts.joined([m.facts for m in parts])  # type: ignore[misc]
@@ -208,6 +194,27 @@ class Parallel(Method[Params, object, object]):
         for i, (m, mine, p) in enumerate(zip(self.parts, self.privates(private), self.publics(public))):
             out |= {f"{i}/{n}": a for n, a in m.finalize_site(site, mine, p).items()}
         return out
+
+
+def _refuse_unlike(parts: Sequence[Method], disjoint: bool) -> None:
+    """Refuse methods that cannot run side by side."""
+    if not parts:
+        raise ConfigError("a ladder needs at least one method")
+    first = parts[0]
+    faults = [
+        f"{m.name}: aggregation {m.params.aggregation!r}, the first has {first.params.aggregation!r}"
+        for m in parts
+        if m.params.aggregation != first.params.aggregation
+    ]
+    faults += [f"{m.name} needs {m.needs}, the first {first.needs}" for m in parts if m.needs != first.needs]
+    several = len(parts) > 1
+    if several and not disjoint and any(noisy(m.params.privacy) for m in parts):
+        faults.append("with privacy every part costs budget: use one method per study, or halves")
+    if faults:
+        raise ConfigError("these methods cannot run side by side", faults=faults)
+    if several and disjoint and first.unsettled:
+        what = f"{first.name} cannot be fitted on halves that pay together"
+        raise ConfigError(what, faults=[first.unsettled], hint="do so, or fit once: [study] replicate = 0")
 
 
 def _with_noise(joint: Step, steps: Sequence[Step]) -> Step:

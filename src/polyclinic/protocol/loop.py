@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any, TypedDict, Unpack
 
 from polyclinic.errors import ConfigError, MessageRefused, PeerLost, ProtocolMismatch
@@ -74,13 +75,7 @@ def deliver(
             m = queue.popleft()
             if sent is not None:
                 sent(m)
-            if m.to in sides:
-                try:
-                    queue.extend(sides[m.to].receive(m))
-                except MessageRefused as e:
-                    if refused is None:
-                        raise
-                    refused(m, e)
+            queue.extend(_received(sides, m, refused))
         if waited or all(x.result() != "pending" for x in sides.values()):
             return
         for _ in range(8):  # a secure sum has several phases, each with its own deadline
@@ -90,6 +85,19 @@ def deliver(
                 break
         else:
             waited = True
+
+
+def _received(
+    sides: Mapping[str, Exchange], message: Message, refused: Callable[[Message, MessageRefused], None] | None
+) -> list[Message]:
+    """What a message is answered with; nothing where its receiver refuses it."""
+    try:
+        return sides[message.to].receive(message) if message.to in sides else []
+    except MessageRefused as e:
+        if refused is None:
+            raise
+        refused(message, e)
+        return []
 
 
 class SimulationOptions(TypedDict, total=False):
@@ -162,21 +170,10 @@ class Simulation(CoordinatorState):
 
     def _sum(self, step: Step) -> tuple[Total, tuple[str, ...]]:
         present = [n for n in self.parties if self.silent is None or not self.silent(step, n)]
-        here = [self.parties[n] for n in present]
         if step.counts:
             for name in present:
                 self.traffic.payload(name, self.payload(step))
-
-        def count(m: Message) -> None:
-            if self.tap is not None:
-                self.tap(m)
-            size = self._size(m)
-            if m.sender != COORDINATOR:
-                self.traffic.sent(m.sender, step.round, size)
-            if m.to != COORDINATOR:
-                self.traffic.received(m.to, step.round, size)
-
-        number = len(self.releases)
+        number, here = len(self.releases), [self.parties[n] for n in present]
         parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster, number), here)))
         if len(present) == len(self.parties) and (total := self._at_once(step, parts)) is not None:
             return total, tuple(present)
@@ -184,23 +181,38 @@ class Simulation(CoordinatorState):
         if self.roster.coordinator is not None:
             sides[COORDINATOR] = self.adder.exchange(COORDINATOR, self.roster, step, None)
         refusals: list[str] = []
-        deliver(sides, count, lambda m, e: refusals.append(f"refused: {m.sender!r}: {e.what}"))
+        deliver(sides, partial(self._count, step), lambda m, e: refusals.append(f"refused: {m.sender!r}: {e.what}"))
         results = [r for r in (x.result() for x in sides.values()) if isinstance(r, Total)]
         if not results:
             raise self._short(step, present, refusals)
+        return results[0], self._opened(step, results[0], present, sides)
+
+    def _count(self, step: Step, m: Message) -> None:
+        if self.tap is not None:
+            self.tap(m)
+        size = self._size(m)
+        if m.sender != COORDINATOR:
+            self.traffic.sent(m.sender, step.round, size)
+        if m.to != COORDINATOR:
+            self.traffic.received(m.to, step.round, size)
+
+    def _opened(
+        self, step: Step, total: Total, present: Sequence[str], sides: Mapping[str, Exchange]
+    ) -> tuple[str, ...]:
+        """Show the total to every site, which checks it; whose contributions are in it."""
         office = sides.get(COORDINATOR)
         members = tuple(office.members if isinstance(office, Collecting) else present)
         opened = office.opened if isinstance(office, Opening) else None
-        if opened is not None:  # every site checks the total that it is shown
+        if opened is not None:
             for name in members:
                 site = sides[name]
                 assert isinstance(site, Checking)
                 site.check(opened, members)
         if self.roster.coordinator is not None:  # without one every node combines for itself, nothing is sent down
-            down = self.down(step, results[0], members, opened)
+            down = self.down(step, total, members, opened)
             for name in present:
                 self.traffic.received(name, step.round, down)
-        return results[0], members
+        return members
 
     def _size(self, m: Message) -> int:
         return wire.size_message(m, self.protocol)

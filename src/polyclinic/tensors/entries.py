@@ -132,6 +132,29 @@ def check_values(values: ArrayLike, expected: int | None, faults: list[str]) -> 
     return vs
 
 
+def layout_faults(
+    rows: Array, indptr: Array, codes: Sequence[Array], values: Array, dims: tuple[int, ...]
+) -> Iterator[str]:
+    """What is wrong with arrays that are said to be in the layout."""
+    nnz = len(values)
+    if len(codes) != len(dims) - 1 or any(len(c) != nnz for c in codes):
+        yield f"{len(codes)} code columns of lengths {[len(c) for c in codes]}, expected {len(dims) - 1} of {nnz}"
+    if len(indptr) != len(rows) + 1 or indptr[0] != 0 or indptr[-1] != nnz or np.any(np.diff(indptr) <= 0):
+        yield "row pointers do not rise from 0 to the number of nonzeros"
+    if np.any(np.diff(rows) <= 0) or _outside(rows, dims[0]):
+        yield "patients are not strictly increasing within the shape"
+    for n, c in enumerate(codes, start=1):
+        if _outside(c, dims[n]):
+            yield f"mode {n}: code index {int(c.max())} outside 0..{dims[n] - 1}"
+    if not np.isfinite(values).all():
+        yield "values hold NaN or infinity"
+
+
+def _outside(numbers: Array, size: int) -> bool:
+    """Whether a number is not in 0 .. size - 1."""
+    return bool(len(numbers)) and (int(numbers.max()) >= size or int(numbers.min()) < 0)
+
+
 def compress(
     xs: NDArray[np.int64], vs: NDArray[np.float64], dims: tuple[int, ...]
 ) -> tuple[Array, Array, tuple[Array, ...], Array]:

@@ -18,6 +18,7 @@ from polyclinic.tensors.entries import (
     check_values,
     code_type,
     compress,
+    layout_faults,
     pointer_type,
 )
 
@@ -124,25 +125,9 @@ class SparseTensor:
         faults: list[str] = []
         dims = check_shape(shape, faults)
         labelled = check_axes(axes, dims, faults)
-        nnz, p = len(values), len(rows)
+        nnz = len(values)
         if not faults:
-            if len(codes) != len(dims) - 1 or any(len(c) != nnz for c in codes):
-                faults.append(
-                    f"{len(codes)} code columns of lengths {[len(c) for c in codes]}, expected {len(dims) - 1} of {nnz}"
-                )
-            if (
-                len(indptr) != p + 1
-                or (p >= 0 and (indptr[0] != 0 or indptr[-1] != nnz))
-                or np.any(np.diff(indptr) <= 0)
-            ):
-                faults.append("row pointers do not rise from 0 to the number of nonzeros")
-            if p and (np.any(np.diff(rows) <= 0) or rows[0] < 0 or rows[-1] >= dims[0]):
-                faults.append("patients are not strictly increasing within the shape")
-            for n, c in enumerate(codes, start=1):
-                if len(c) and (int(c.max()) >= dims[n] or int(c.min()) < 0):
-                    faults.append(f"mode {n}: code index {int(c.max())} outside 0..{dims[n] - 1}")
-            if not np.isfinite(values).all():
-                faults.append("values hold NaN or infinity")
+            faults += layout_faults(rows, indptr, codes, values, dims)
         if faults:
             raise DataError("the stored tensor is damaged", faults=faults, hint="write the file again from its source")
         self = cls.__new__(cls)
@@ -335,15 +320,13 @@ class SparseTensor:
             )
         starts = np.cumsum([0, *(t.patients for t in tensors)])
         offsets = np.cumsum([0, *(t.nnz for t in tensors)])
-        labels = [t.axes[0].labels for t in tensors]
-        joined = None if any(x is None for x in labels) else tuple(x for part in labels for x in part or ())
         return SparseTensor.from_layout(
             np.concatenate([t.rows + s for t, s in zip(tensors, starts)]),
             np.concatenate([[0], *(t.indptr[1:] + o for t, o in zip(tensors, offsets))]).astype(np.int64),
-            [np.concatenate([t.codes[n] for t in tensors]) for n in range(first.ndim - 1)],
+            [np.concatenate(columns) for columns in zip(*(t.codes for t in tensors))],
             np.concatenate([t.values for t in tensors]),
             (int(starts[-1]), *first.shape[1:]),
-            (Axis(first.axes[0].name, joined), *first.axes[1:]),
+            (_patients_of([t.axes[0] for t in tensors]), *first.axes[1:]),
         )
 
     def __iter__(self) -> Iterator[Any]:
@@ -363,6 +346,13 @@ class SparseTensor:
         from polyclinic.tensors import io as files
 
         return files.load(Path(path))
+
+
+def _patients_of(axes: Sequence[Axis]) -> Axis:
+    """The patients of several tensors under one another; without labels where one has none."""
+    labels = [a.labels for a in axes if a.labels is not None]
+    joined = tuple(x for part in labels for x in part) if len(labels) == len(axes) else None
+    return Axis(axes[0].name, joined)
 
 
 def _escape(text: str) -> str:

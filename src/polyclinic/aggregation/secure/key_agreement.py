@@ -135,27 +135,26 @@ class Session:
 
     def collect(self, sealed: Mapping[str, bytes], members: Sequence[str]) -> None:
         """Keep what the others shared; from now on there are slots to use."""
-        share_bytes = 2 * self.slots * shamir.BYTES
         near = (set(members) & set(self._near)) - {self.me}
         told = {s for s in near if self.me in self.circle.told(s)}
-        expected = told | (set(members) & set(self.dealers) if self.batch == 0 else set())
-        if set(sealed) != expected - {self.me}:
+        dealers = set(self.dealers) if self.batch == 0 else set()
+        if set(sealed) != (told | (set(members) & dealers)) - {self.me}:
             raise MessageRefused(f"{self.me!r} was sent shares of other sites than its neighbours")
-        kept, parts = dict(self._kept), {self.me: self._part} if self.me in self.dealers else {}
-        for site in near - told:
-            kept[site] = self._ahead(site, self.me).reshape(2, self.slots, ELEMENTS)
+        parts = {self.me: self._part} if self.me in self.dealers else {}
+        kept = self._kept | {s: self._ahead(s, self.me).reshape(2, self.slots, ELEMENTS) for s in near - told}
         for site, text in sealed.items():
             raw = self._channel(site).open(bytes(text), "shares")
-            size = share_bytes if site in told else 0
-            if len(raw) != size + (32 if self.batch == 0 and site in self.dealers else 0):
+            size = 2 * self.slots * shamir.BYTES if site in told else 0
+            if len(raw) != size + (32 if site in dealers else 0):
                 raise MessageRefused(f"shares from {site!r} have the wrong length")
-            if size:
+            if site in told:
                 kept[site] = np.frombuffer(raw[:size], np.uint64).reshape(2, self.slots, ELEMENTS)
-            if len(raw) > size:
+            if site in dealers:
                 parts[site] = raw[size:]
-        if self.batch == 0 and not parts:
-            raise MessageRefused(f"{self.me!r} was sent no part of the group's key")
-        self._group = group_key(parts, self.id) if self.batch == 0 else self._group
+        if self.batch == 0:
+            if not parts:
+                raise MessageRefused(f"{self.me!r} was sent no part of the group's key")
+            self._group = group_key(parts, self.id)
         self._kept, self.members, self.slot = kept, tuple(members), 0
         self._here = frozenset(members)
 

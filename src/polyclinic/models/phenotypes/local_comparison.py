@@ -157,19 +157,16 @@ def adapt(
     memberships = both.placing.place(tensor, both.factors)
     refit, local = work.refit(cells)
     carried = _carriers(memberships, both.factors)
-    drift = 1.0 - np.prod([_cosines(a, b) for a, b in zip(work.shared, refit)], axis=0)
-    here = carried[: model.rank]
     earlier = None if before is None else modes_in_order(patients_of(before), model.axes)
-    fits = [h["fit"] for h in model.history if h.get("fit") is not None]
     return Adapted(
         model,
         both,
         tuple(frozen(b) for b in columns),
-        frozen(np.where(here >= FEW, np.clip(drift, 0.0, 1.0), np.nan)),
+        frozen(np.where(carried[: model.rank] >= FEW, _drift(work.shared, refit), np.nan)),
         carried,
         cover,
         {
-            "network": fits[-1] if fits else model.origin.figures.get("fit"),
+            "network": _last_fit(model),
             "here": work.fit(cells, [np.zeros((len(f), 0)) for f in work.shared]),
             "refit": local,
             "adapted": work.fit(cells, columns),
@@ -356,10 +353,18 @@ def _with_own(wide: Phenotypes, placing: LeastSquares, joined: Sequence[Array], 
     )
 
 
-def _cosines(a: Array, b: Array) -> Array:
-    """(R,) cosine of every two columns."""
-    lengths = np.linalg.norm(a, axis=0) * np.linalg.norm(b, axis=0)
-    return np.asarray(np.abs((a * b).sum(0)) / np.maximum(lengths, 1e-300))
+def _last_fit(model: Phenotypes) -> float | None:
+    fits = [h["fit"] for h in model.history if h.get("fit") is not None]
+    return fits[-1] if fits else model.origin.figures.get("fit")
+
+
+def _drift(shared: Sequence[Array], refit: Sequence[Array]) -> Array:
+    """(R,) 1 - product over modes of the cosine of a column and its refit."""
+    likeness = np.ones(shared[0].shape[1])
+    for a, b in zip(shared, refit):
+        lengths = np.linalg.norm(a, axis=0) * np.linalg.norm(b, axis=0)
+        likeness *= np.abs((a * b).sum(0)) / np.maximum(lengths, 1e-300)
+    return np.clip(1.0 - likeness, 0.0, 1.0)
 
 
 def _carriers(memberships: Array, factors: Sequence[Array]) -> NDArray[np.int64]:

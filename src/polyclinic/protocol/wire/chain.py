@@ -13,7 +13,7 @@ signs with its contribution (its *vote*). A site goes on only if enough sites vo
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -164,27 +164,34 @@ class Opened:
         ``adds``: the total is a sum; then its noise follows from the step, and so does its weight where each one's is 1.
         """
         faults = []
-        t, n = self.total, len(self.entered)
+        n, members = len(self.entered), self.total.members
         if self.attempt != max((a for _, a in self.entered.values()), default=-1):
             faults.append("its attempt is not that of the contributions in it")
-        if not set(self.entered) <= set(sites) or not least <= n <= len(sites) or t.members != n:
-            faults.append(f"{n} sites entered, {t.members} are counted, at least {least} are needed")
-        if {k: a.shape for k, a in t.arrays.items()} != {k: tuple(s) for k, s in step.shapes.items()}:
-            faults.append("its arrays have other names or shapes than those of the step")
-        most = 1.01 * t.members * max(1.0, step.weight_bound) * step.reach
-        if not all(math.isfinite(x := largest(a)) and x <= most for a in t.arrays.values()):
-            faults.append("it holds numbers that the sites together cannot have sent")
-        noise = step.noise_sd * np.sqrt(max(t.members, 0))  # a count below zero is a fault above
-        possible = 0 <= t.weight <= 1.01 * t.members * step.weight_bound and 0 <= t.noise_sd <= noise * (1 + 1e-9)
-        if adds and self.words is None:
-            possible = possible and t.noise_sd >= noise * (1 - 1e-9)
-            possible = possible and (step.sensitivity is None or t.weight == t.members)
-        if not possible:
-            faults.append("its weight or its noise is not possible")
-        if (self.public is not None) != (step.how == "gather"):
-            faults.append("a public state comes with a step that gathers, and only then")
+        if not set(self.entered) <= set(sites) or not least <= n <= len(sites) or members != n:
+            faults.append(f"{n} sites entered, {members} are counted, at least {least} are needed")
+        faults += [fault for fault, holds in self._facts(step, adds and self.words is None) if not holds]
         if faults:
             raise MessageRefused(f"the opened sum {self.number} is not one of step {step.name!r}", faults=faults)
+
+    def _facts(self, step: Step, exact: bool) -> Iterator[tuple[str, bool]]:
+        """What must hold of a total of this step, as the fault where it does not; ``exact``: noise and weight follow from it."""
+        t = self.total
+        shapes = {k: tuple(s) for k, s in step.shapes.items()}
+        yield (
+            "its arrays have other names or shapes than those of the step",
+            {k: a.shape for k, a in t.arrays.items()} == shapes,
+        )
+        most = 1.01 * t.members * max(1.0, step.weight_bound) * step.reach
+        small = all(math.isfinite(x := largest(a)) and x <= most for a in t.arrays.values())
+        yield "it holds numbers that the sites together cannot have sent", small
+        noise = step.noise_sd * np.sqrt(max(t.members, 0))  # a count below zero is a fault above
+        possible = 0 <= t.weight <= 1.01 * t.members * step.weight_bound and 0 <= t.noise_sd <= noise * (1 + 1e-9)
+        if exact:
+            counted = step.sensitivity is None or t.weight == t.members
+            possible = possible and t.noise_sd >= noise * (1 - 1e-9) and counted
+        yield "its weight or its noise is not possible", bool(possible)
+        gathers = (self.public is not None) == (step.how == "gather")
+        yield "a public state comes with a step that gathers, and only then", gathers
 
     def link(self, step: Step, state: bytes) -> ChainLink:
         """What this sum adds to the chain of a party that derived ``step`` and has ``state`` after it."""

@@ -174,13 +174,7 @@ def _strip(value: object, arrays: list[NDArray[np.generic]], depth: int) -> obje
     if kind is not np.ndarray and isinstance(value, dict | Mapping):
         return {str(k): v if type(v) in PLAIN else _strip(v, arrays, depth + 1) for k, v in value.items()}
     if isinstance(value, np.ndarray):
-        a = np.ascontiguousarray(value) if value.ndim else value
-        if a.dtype.byteorder == ">":
-            a = a.astype(a.dtype.newbyteorder("<"))
-        if a.dtype.str not in TYPES:
-            raise MessageRefused(f"an array of type {a.dtype} cannot travel")
-        arrays.append(a)
-        return {ARRAY: len(arrays) - 1}
+        return _referred(value, arrays)
     if isinstance(value, list | tuple):
         return [v if type(v) in PLAIN else _strip(v, arrays, depth + 1) for v in value]
     if isinstance(value, np.generic):
@@ -188,6 +182,17 @@ def _strip(value: object, arrays: list[NDArray[np.generic]], depth: int) -> obje
     if isinstance(value, bool | int | float | str | bytes):
         return value
     raise MessageRefused(f"a value of type {type(value).__name__} cannot travel")
+
+
+def _referred(array: NDArray[np.generic], arrays: list[NDArray[np.generic]]) -> dict[str, int]:
+    """An array goes to the others, and its number into the tree."""
+    a = np.ascontiguousarray(array) if array.ndim else array
+    if a.dtype.byteorder == ">":
+        a = a.astype(a.dtype.newbyteorder("<"))
+    if a.dtype.str not in TYPES:
+        raise MessageRefused(f"an array of type {a.dtype} cannot travel")
+    arrays.append(a)
+    return {ARRAY: len(arrays) - 1}
 
 
 def _fill(tree: object, arrays: list[NDArray[np.generic]], depth: int) -> object:

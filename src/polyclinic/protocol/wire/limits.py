@@ -55,24 +55,8 @@ def weigh(text: memoryview, most: int) -> int:
         nodes += 1
         if at >= end:
             raise MessageRefused("message truncated inside its header")
-        first = text[at]
-        at += 1
-        inside = -1
-        if first < 0x80 or first >= 0xE0:
-            weight += NUMBER
-        elif first < 0x90:
-            inside, weight = 2 * (first & 15), weight + MAP + 104 * max(0, (first & 15) - 5)
-        elif first < 0xA0:
-            inside, weight = first & 15, weight + LIST + 8 * (first & 15)
-        elif first < 0xC0:
-            at, weight = at + (first & 31), weight + TEXT + 4 * (first & 31)
-        elif first in _FIXED:
-            at, weight = at + _FIXED[first], weight + NUMBER
-        elif first in _LENGTH or first in _COUNT:
-            at, more, inside = _sized(text, at, first)
-            weight += more
-        else:
-            raise MessageRefused("message header is unreadable (a kind of value that never travels)")
+        at, more, inside = _value(text, at)
+        weight += more
         if nodes > NODES:
             raise MessageRefused(f"message header holds more than {NODES:,} values")
         if weight > most:
@@ -86,8 +70,26 @@ def weigh(text: memoryview, most: int) -> int:
     return weight
 
 
+def _value(text: memoryview, at: int) -> tuple[int, int, int]:
+    """The value at a place: where the next begins, what it weighs, and how many values are inside it (-1: none)."""
+    first, at = text[at], at + 1
+    if first < 0x80 or first >= 0xE0:
+        return at, NUMBER, -1
+    if first < 0x90:
+        return at, MAP + 104 * max(0, (first & 15) - 5), 2 * (first & 15)
+    if first < 0xA0:
+        return at, LIST + 8 * (first & 15), first & 15
+    if first < 0xC0:
+        return at + (first & 31), TEXT + 4 * (first & 31), -1
+    if first in _FIXED:
+        return at + _FIXED[first], NUMBER, -1
+    if first in _LENGTH or first in _COUNT:
+        return _sized(text, at, first)
+    raise MessageRefused("message header is unreadable (a kind of value that never travels)")
+
+
 def _sized(text: memoryview, at: int, first: int) -> tuple[int, int, int]:
-    """A value that says how long it is: where the next begins, what it weighs, and how many values are inside it (-1: none)."""
+    """The same of a value that says how long it is."""
     form = _LENGTH.get(first) or _COUNT[first]
     size = struct.calcsize(form)
     if at + size > len(text):

@@ -50,6 +50,39 @@ def _others(builder: ir.IRBuilder, rows: list[ir.Value]) -> list[ir.Value]:
     return [after[0], *middle, before[-1]] if n > 1 else rows
 
 
+def _inner_products(
+    builder: ir.IRBuilder, rows: Sequence[ir.Value], count: int, *, lengths: bool
+) -> list[list[ir.Value]]:
+    """Four partial sums of the model at an entry; with ``lengths`` also of the squared gradient of every mode's row."""
+    chains: list[list[ir.Value]] = [[] for _ in range(len(rows) + 1)]
+    for k in range(count):
+        xs = [builder.load(block_at(builder, p, k), align=8) for p in rows]
+        if lengths:
+            others = _others(builder, xs)
+            terms = [(xs[0], others[0]), *((o, o) for o in others)]
+        else:
+            rest = xs[1]
+            for x in xs[2:]:
+                rest = builder.fmul(rest, x)
+            terms = [(xs[0], rest)]
+        for chain, (u, v) in zip(chains, terms):
+            if len(chain) < 4:
+                chain.append(builder.fmul(u, v))
+            else:
+                chain[k % 4] = fma(builder, u, v, chain[k % 4])
+    return chains
+
+
+def _clipped(builder: ir.IRBuilder, step: ir.Value, residual: ir.Value, square: ir.Value, bound: ir.Value) -> ir.Value:
+    """The step of a row, shortened where its gradient is longer than the bound."""
+    size = builder.call(builder.module.declare_intrinsic("llvm.fabs", [DOUBLE]), [residual])
+    root = builder.module.declare_intrinsic("llvm.sqrt", [DOUBLE])
+    length = builder.fmul(size, builder.call(root, [square]))
+    return builder.select(
+        builder.fcmp_ordered("<=", length, bound), step, builder.fmul(step, builder.fdiv(bound, length))
+    )
+
+
 @word
 def descend(
     typingctx: object, shape: BaseTuple, index: BaseTuple, factors: BaseTuple, e: types.Integer, value: types.Float, rate: types.Float, floor: types.Float, clip: BaseTuple,
@@ -71,34 +104,13 @@ def descend(
             padded_row(context, builder, factors[n], builder.extract_value(args[2], n), where[n], count)
             for n in range(modes)
         ]
-        cut = len(clip) > 0
-        chains: list[list[ir.Value]] = [[] for _ in range(modes + 1)]
-        for k in range(count):
-            xs = [builder.load(block_at(builder, p, k), align=8) for p in rows]
-            if cut:
-                others = _others(builder, xs)
-                terms = [(xs[0], others[0]), *((o, o) for o in others)]
-            else:
-                rest = xs[1]
-                for x in xs[2:]:
-                    rest = builder.fmul(rest, x)
-                terms = [(xs[0], rest)]
-            for chain, (u, v) in zip(chains, terms):
-                if len(chain) < 4:
-                    chain.append(builder.fmul(u, v))
-                else:
-                    chain[k % 4] = fma(builder, u, v, chain[k % 4])
+        chains = _inner_products(builder, rows, count, lengths=len(clip) > 0)
         residual = builder.fsub(add_up(builder, chains[0]), args[4])
         step = builder.fneg(builder.fmul(args[5], residual))
         steps = [step] * modes
-        if cut:
+        if len(clip):
             bound = builder.extract_value(args[7], 0)
-            size = builder.call(builder.module.declare_intrinsic("llvm.fabs", [DOUBLE]), [residual])
-            root = builder.module.declare_intrinsic("llvm.sqrt", [DOUBLE])
-            for n in range(modes):
-                length = builder.fmul(size, builder.call(root, [add_up(builder, chains[n + 1])]))
-                short = builder.fcmp_ordered("<=", length, bound)
-                steps[n] = builder.select(short, step, builder.fmul(step, builder.fdiv(bound, length)))
+            steps = [_clipped(builder, step, residual, add_up(builder, chain), bound) for chain in chains[1:]]
         spread = [splat(builder, s) for s in steps]
         low = splat(builder, args[6])
         pulled: list[tuple[ir.Value, ir.Value]] = []
