@@ -1,4 +1,4 @@
-"""What half and twice of every constant of starts and packed sums cost: ``python benchmarks/constants.py``.
+"""What half and twice of the constants of the methods cost: ``python benchmarks/constants.py``.
 
 It prints the tables of docs/benchmarks/constants.md. Fresh networks: no constant was chosen on them.
 """
@@ -8,6 +8,7 @@ from __future__ import annotations
 import sys
 from collections.abc import Iterator
 from contextlib import contextmanager
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,12 +19,19 @@ import polyclinic as pc
 
 SEEDS = (7101, 7102)
 MODULES = "polyclinic.methods."
-CONSTANTS = {  # file, the start whose fits use it (Gram, over-complete, local passes), names
+CONSTANTS = {  # file, the fits that use it, names
     "extra_columns": ("gram", "BESIDE REACH ENERGY WORTH"),
     "starts.gram": ("gram", "STARTS CORRELATION TOGETHER ROUNDING LIFT"),
     "starts.hashed_cp": ("gram", "ITERATIONS GRADIENT ENOUGH CANCELS"),
-    "packed_sumals": ("gram wide", "CAREFUL PATIENT AUDITIONED LOOSE AWAY SLACK EVERY MENDS ROUNDING"),
+    "packed_sumals": (
+        "gram wide",
+        "UNSURE CAREFUL PATIENT AUDITIONED LOOSE AWAY SLACK EVERY MENDS ROUNDING RARE SEEN WORTH",
+    ),
     "starts.wide": ("wide", "STEPS WIDE ROUNDING SWEEPS COMING AWAY SLACK EVERY MENDS LOOSE"),
+    "trip": ("trip", "SWEEPS"),
+    "rounds.sweeps": ("exact", "SWEEPS"),
+    "topics.method": ("topics", "ALPHA GUIDED LEARN_ALPHA"),
+    "dpfact": ("elastic", "FORCE HALFWAY"),
     "starts.choice": ("gram wide", "ARRIVED WANDERING VAGUE WEAK"),
     "starts.candidates": ("wide", "SUBSETS CANDIDATES MODELS RANDOM ENUMERATE ITERATIONS"),
     "rounds.observed_pass": ("local", "WARM BATCHES LEAST SWEEPS FLOOR"),
@@ -99,7 +107,15 @@ def change(file: str, name: str, by: float, fit: Fit, shipped: Cost) -> str:
 def main() -> None:
     """Print the table."""
     large, small = networks(3000), networks(300)
-    fits = {"gram": (pc.SumALS, large, 14), "wide": (pc.SumALS, small, 20), "local": (pc.LocalTF, large, 14)}
+    fits = {
+        "gram": (pc.SumALS, large, 14),
+        "wide": (pc.SumALS, small, 20),
+        "local": (pc.LocalTF, large, 14),
+        "trip": (pc.TRIP, large, 14),
+        "exact": (partial(pc.SumALS, packed=False), large, 14),
+        "topics": (pc.Topics, large, 14),
+        "elastic": (partial(pc.DPFact, weights="elastic"), large, 14),
+    }
     shipped = {start: cost(*fit) for start, fit in fits.items()}
     for start, base in shipped.items():
         print(f"{start}: {base.kilobytes:.1f} kB, explained {base.explained:.4f}", flush=True)

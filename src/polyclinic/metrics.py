@@ -106,11 +106,11 @@ def held_out(
     """
     if not 0 < share < 1:
         raise ConfigError(f"share {share} of hidden entries is not between 0 and 1")
-    hidden = np.zeros(tensor.nnz, bool)
-    hidden[rng.choice(tensor.nnz, max(1, round(share * tensor.nnz)), replace=False)] = True
+    mask = np.zeros(tensor.nnz, bool)
+    mask[rng.choice(tensor.nnz, max(1, round(share * tensor.nnz)), replace=False)] = True
     coords = tensor.coords
-    train = SparseTensor(coords[~hidden], tensor.values[~hidden], tensor.shape, tensor.axes)
-    return train, coords[hidden], np.array(tensor.values[hidden])
+    train = SparseTensor(coords[~mask], tensor.values[~mask], tensor.shape, tensor.axes)
+    return train, coords[mask], np.array(tensor.values[mask])
 
 
 def _same_modes(tensor: SparseTensor, factors: Sequence[Matrix]) -> None:

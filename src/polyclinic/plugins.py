@@ -58,18 +58,18 @@ class Plugin:
 
     def load(self) -> object:
         """The thing itself; where nobody can tell which is meant, or it cannot be imported, an error that names the package."""
-        what = f"{self.group.removeprefix('polyclinic.')}: {self.name!r}"
+        entry = f"{self.group.removeprefix('polyclinic.')}: {self.name!r}"
         if self.rivals:
             packages = ", ".join((self.package, *self.rivals))
             raise ConfigError(
-                f"{what} is plugged in by {1 + len(self.rivals)} packages: {packages}",
+                f"{entry} is plugged in by {1 + len(self.rivals)} packages: {packages}",
                 hint="uninstall all but one of them, or ask their authors for another name",
             )
         try:
             return self.get()
         except Exception as e:  # another's code: whatever stops its import
             raise ConfigError(
-                f"{what} of the package {self.package} cannot be imported",
+                f"{entry} of the package {self.package} cannot be imported",
                 faults=[f"{self.value}: {type(e).__name__}: {e}"],
                 hint=f"install what it lacks or another version of {self.package}, or uninstall it",
             ) from e
@@ -81,21 +81,21 @@ _here: Final[dict[tuple[str, str], Plugin]] = {}
 @cache
 def plugged(group: str) -> dict[str, Plugin]:
     """What is plugged in, by name; what a block plugs in (:func:`plug`) stands before what is installed."""
-    found: dict[str, Plugin] = {}
+    plugins: dict[str, Plugin] = {}
     for entry in entry_points(group=group):
         package = entry.dist.name if entry.dist is not None else entry.value.split(":")[0].split(".")[0]
-        mine = Plugin(group, entry.name, entry.value, package, entry.load)
-        other = found.get(entry.name)
-        if other is None:
-            found[entry.name] = mine
-        elif (other.value, other.package) != (mine.value, mine.package):  # a package may be found twice on the path
-            found[entry.name] = replace(other, rivals=(*other.rivals, package))
-    return found | {n: p for (g, n), p in _here.items() if g == group}
+        plugin = Plugin(group, entry.name, entry.value, package, entry.load)
+        rival = plugins.get(entry.name)
+        if rival is None:
+            plugins[entry.name] = plugin
+        elif (rival.value, rival.package) != (plugin.value, plugin.package):  # a package may be found twice on the path
+            plugins[entry.name] = replace(rival, rivals=(*rival.rivals, package))
+    return plugins | {n: p for (g, n), p in _here.items() if g == group}
 
 
 def _made_at(thing: object) -> str:
-    made = thing if isinstance(thing, type | FunctionType) else type(thing)
-    return f"{made.__module__}:{made.__qualname__}"
+    kind = thing if isinstance(thing, type | FunctionType) else type(thing)
+    return f"{kind.__module__}:{kind.__qualname__}"
 
 
 @contextmanager
@@ -108,8 +108,8 @@ def plug(group: str, name: str, thing: object) -> Iterator[None]:
     >>> "mine" in plugged("polyclinic.sums")
     False
     """
-    where = _made_at(thing)
-    _here[group, name] = Plugin(group, name, where, where.split(":")[0].split(".")[0], lambda: thing)
+    place = _made_at(thing)
+    _here[group, name] = Plugin(group, name, place, place.split(":")[0].split(".")[0], lambda: thing)
     plugged.cache_clear()
     try:
         yield
@@ -141,5 +141,5 @@ def did_you_mean(name: str, known: Iterable[str]) -> str:
     """
     lower = {k.lower(): k for k in known}
     cutoff = 0.6 if len(name) > 2 else 0.5  # of two letters one may be wrong: l3 for l1
-    near = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=cutoff)]
-    return f"did you mean {' or '.join(map(repr, near))}?" if near else ""
+    matches = [lower[n] for n in get_close_matches(name.lower(), lower, n=3, cutoff=cutoff)]
+    return f"did you mean {' or '.join(map(repr, matches))}?" if matches else ""

@@ -72,21 +72,21 @@ class FixedPoint:
         """Whole numbers mod 2^64, shape (size + 1,); off-grid values are refused, not rounded."""
         scaled = vector * self.scale
         scaled[-1] = vector[-1] * self.weight_scale
-        whole = np.rint(scaled, out=scaled if self.grid is None else None)
-        if self.grid is not None and not np.allclose(whole[:-1], scaled[:-1], rtol=1e-12, atol=1e-6):
+        rounded = np.rint(scaled, out=scaled if self.grid is None else None)
+        if self.grid is not None and not np.allclose(rounded[:-1], scaled[:-1], rtol=1e-12, atol=1e-6):
             raise ProtocolMismatch(f"site {who!r}: contribution is not on the announced grid {self.grid!r}")
-        return np.asarray(whole.astype(np.int64).view(np.uint64))
+        return np.asarray(rounded.astype(np.int64).view(np.uint64))
 
     def decode(self, words: Words) -> Array:
         """Real numbers from the sum of encoded vectors."""
-        whole = words.view(np.int64).astype(np.float64)
-        weight = whole[-1] / self.weight_scale
+        numbers = words.view(np.int64).astype(np.float64)
+        weight = numbers[-1] / self.weight_scale
         if self.grid is None:
-            whole /= self.scale
+            numbers /= self.scale
         else:
-            whole *= self.grid
-        whole[-1] = weight
-        return np.asarray(whole)
+            numbers *= self.grid
+        numbers[-1] = weight
+        return np.asarray(numbers)
 
 
 def stream(key: bytes, size: int) -> Words:

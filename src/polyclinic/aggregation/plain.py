@@ -87,11 +87,11 @@ class Collector:
         return []
 
     def receive(self, message: Message) -> list[Message]:
-        here = (self.step.round, self.step.name, self.roster.attempt)
-        if (message.round, message.step, message.attempt) != here or message.kind != "contribution":
+        slot = (self.step.round, self.step.name, self.roster.attempt)
+        if (message.round, message.step, message.attempt) != slot or message.kind != "contribution":
             raise MessageRefused(
                 f"{message.kind!r} of {message.sender!r} for round {message.round}, step {message.step!r}, attempt "
-                f"{message.attempt}, but this is {here}: late, early or replayed"
+                f"{message.attempt}, but this is {slot}: late, early or replayed"
             )
         if message.sender not in self.roster.sites:
             raise MessageRefused(f"{message.sender!r} is not on the roster {list(self.roster.sites)}")
@@ -133,10 +133,10 @@ def _sent(step: Step, arrays: Mapping[str, Any]) -> dict[str, object]:
         return dict(arrays)
     out = {}
     for name, a in arrays.items():
-        whole = np.rint(np.asarray(a, np.float64) / step.grid)
-        small = np.isfinite(whole).all() and np.abs(whole).max(initial=0.0) < 2.0 ** (8 * size - 1)
-        exact = small and np.array_equal(whole * step.grid, a)
-        out[name] = narrow(whole.ravel().astype(np.int64), size) if exact else a
+        steps = np.rint(np.asarray(a, np.float64) / step.grid)
+        small = np.isfinite(steps).all() and np.abs(steps).max(initial=0.0) < 2.0 ** (8 * size - 1)
+        exact = small and np.array_equal(steps * step.grid, a)
+        out[name] = narrow(steps.ravel().astype(np.int64), size) if exact else a
     return out
 
 

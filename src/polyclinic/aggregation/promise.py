@@ -61,9 +61,9 @@ class Promises:
 
     def may(self, attempt: int, members: tuple[str, ...]) -> bool:
         """Whether this list may be signed in this attempt; the very same promise may always be made again."""
-        same = all(p.members == members for p in self.signed)
-        again = any(p.attempt == attempt for p in self.signed)
-        return same and (again or all(attempt > p.attempt for p in self.signed))
+        same_list = all(p.members == members for p in self.signed)
+        repeated = any(p.attempt == attempt for p in self.signed)
+        return same_list and (repeated or all(attempt > p.attempt for p in self.signed))
 
     def sign(self, made: Promise) -> None:
         """Make a promise, durably; :class:`MessageRefused` if an earlier one stands against it."""
@@ -75,7 +75,7 @@ class Promises:
                 hint="propose the list that was signed, and wait until everybody on it is back",
             )
         if not any(p.attempt == made.attempt for p in self.signed):
-            after = (*self.signed, made)
+            promises = (*self.signed, made)
             if self._keep is not None:
-                self._keep(after)
-            self.signed = after
+                self._keep(promises)
+            self.signed = promises

@@ -147,8 +147,8 @@ class Trimmed(Robust):
             return float(np.sqrt(n))
         share = f / n
         q = float(-ndtri(share))
-        inside = 1 - 2 * share - 2 * q * float(np.exp(-(q**2) / 2)) / float(np.sqrt(2 * np.pi))
-        return float(np.sqrt(n * (inside + 2 * share * q**2)) / (1 - 2 * share))
+        inner_variance = 1 - 2 * share - 2 * q * float(np.exp(-(q**2) / 2)) / float(np.sqrt(2 * np.pi))
+        return float(np.sqrt(n * (inner_variance + 2 * share * q**2)) / (1 - 2 * share))
 
 
 class Geometric(Robust):
@@ -166,15 +166,15 @@ def geometric_median(rows: Array, *, tol: float = 1e-10, most: int = 1000) -> Ar
     >>> geometric_median(np.array([[0.0, 0.0], [1.0, 0.0], [0.0, 1.0], [1.0, 1.0], [1e9, 1e9]])).round(3)
     array([0.789, 0.789])
     """
-    at = np.median(rows, axis=0)
-    scale = float(np.median(np.linalg.norm(rows - at, axis=1))) or 1.0
+    point = np.median(rows, axis=0)
+    scale = float(np.median(np.linalg.norm(rows - point, axis=1))) or 1.0
     for _ in range(most):
-        distance = np.sqrt(((rows - at) ** 2).sum(axis=1) + (1e-9 * scale) ** 2)
+        distance = np.sqrt(((rows - point) ** 2).sum(axis=1) + (1e-9 * scale) ** 2)
         new = (rows / distance[:, None]).sum(axis=0) / (1 / distance).sum()
-        if float(np.linalg.norm(new - at)) <= tol * scale:
+        if float(np.linalg.norm(new - point)) <= tol * scale:
             return np.asarray(new)
-        at = new
-    return np.asarray(at)
+        point = new
+    return np.asarray(point)
 
 
 class Krum(Robust):

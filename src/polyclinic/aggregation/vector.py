@@ -74,10 +74,10 @@ def flatten(step: Step, mine: Contribution, who: str) -> Array:
 
 def unflatten(step: Step, vector: Array, members: int, share: float) -> Total:
     """The total from the summed vector; ``noise_sd`` is what the members really added together."""
-    arrays, at = {}, 0
+    arrays, position = {}, 0
     for name in sorted(step.shapes):
         shape = tuple(step.shapes[name])
         size = prod(shape)
-        arrays[name] = vector[at : at + size].reshape(shape)
-        at += size
-    return Total(arrays, float(vector[at]), members, step.noise_sd * sqrt(share * members))
+        arrays[name] = vector[position : position + size].reshape(shape)
+        position += size
+    return Total(arrays, float(vector[position]), members, step.noise_sd * sqrt(share * members))

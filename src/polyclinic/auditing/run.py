@@ -188,13 +188,13 @@ class _Remembers(ReleaseGate):
 
 def _inside(listener: _Listener, site: Site, door: ReleaseGate, insider: Insider) -> None:
     """Run among several hospitals; what the insider sent is taken off every total that it saw."""
-    few = site.counts().take(np.arange(1))  # the others' patients do not matter: they have no canary's code
+    single = site.counts().take(np.arange(1))  # the others' patients do not matter: they have no canary's code
     names = [INSIDER, *(f"other{k}" for k in range(insider.sites - 2))]
-    own = _Remembers(INSIDER, noise=door.noise)
-    doors = {SITE: door, INSIDER: own, **{n: ReleaseGate(n, noise=door.noise) for n in names[1:]}}
+    own_door = _Remembers(INSIDER, noise=door.noise)
+    doors = {SITE: door, INSIDER: own_door, **{n: ReleaseGate(n, noise=door.noise) for n in names[1:]}}
     Simulation(
         listener,  # type: ignore[arg-type]
-        [site, *(Site(n, tensor=few) for n in names)],
+        [site, *(Site(n, tensor=single) for n in names)],
         adder=by_name("masked"),
         doors=doors,
         quorum=insider.sites - insider.lost,
@@ -202,7 +202,7 @@ def _inside(listener: _Listener, site: Site, door: ReleaseGate, insider: Insider
     ).run()
     listener.seen = [
         replace(s, total=replace(s.total, arrays={k: a - sent.arrays[k] for k, a in s.total.arrays.items()}))
-        for s, sent in zip(listener.seen, own.sent, strict=True)
+        for s, sent in zip(listener.seen, own_door.sent, strict=True)
     ]
 
 
@@ -215,11 +215,11 @@ def _scores(method: Method, seen: Sequence[_Seen], marks: SparseTensor) -> tuple
             continue  # one number that every canary moves alike (a count): it tells no canary from another
         owner, direction = _directions(method, s, marks)
         released = np.concatenate([s.total.arrays[k].ravel() for k in sorted(s.step.shapes)])
-        mine = owner >= 0
-        who, u = owner[mine], direction[mine]
+        owned = owner >= 0
+        canary, u = owner[owned], direction[owned]
         variance = s.step.noise_sd**2
-        match += np.bincount(who, u * released[mine], m) / variance
-        squares = np.bincount(who, u * u, m)
+        match += np.bincount(canary, u * released[owned], m) / variance
+        squares = np.bincount(canary, u * u, m)
         power += squares / variance
         assert s.step.sensitivity is not None
         norm = max(norm, math.sqrt(float(squares.max())) / s.step.sensitivity)
@@ -235,36 +235,36 @@ def _directions(method: Method, seen: _Seen, marks: SparseTensor) -> tuple[NDArr
     with those canaries whose number has one bit set, name the owner of every coordinate.
     """
     m = marks.patients
-    everybody = _flat(method, seen, marks)
-    owner = np.where(everybody != 0, 0, -1).astype(np.int64)
+    all_moves = _flat(method, seen, marks)
+    owner = np.where(all_moves != 0, 0, -1).astype(np.int64)
     for bit in range((m - 1).bit_length()):
-        some = _flat(method, seen, _chosen(marks, (np.arange(m) >> bit & 1).astype(bool)))
-        if not np.isin(some[some != 0] - everybody[some != 0], 0).all():
+        moves = _flat(method, seen, _chosen(marks, (np.arange(m) >> bit & 1).astype(bool)))
+        if not np.isin(moves[moves != 0] - all_moves[moves != 0], 0).all():
             raise ConfigError(
                 f"{method.name}, step {seen.step.name!r}: a patient's contribution depends on the other patients",
                 hint="this audit reads sums over patients only",
             )
-        owner[some != 0] |= 1 << bit
-    return owner, everybody
+        owner[moves != 0] |= 1 << bit
+    return owner, all_moves
 
 
 def _flat(method: Method, seen: _Seen, tensor: SparseTensor) -> NDArray[np.float64]:
     site = Site(SITE, tensor=tensor)
     private = method.init_site(site, seen.public, seeds(0, "audit"))
-    made: Contribution = method.contribute(seen.step, site, private, seen.public, seeds(0, "audit"))[1]
-    return np.concatenate([np.asarray(made.arrays[k], np.float64).ravel() for k in sorted(seen.step.shapes)])
+    contribution: Contribution = method.contribute(seen.step, site, private, seen.public, seeds(0, "audit"))[1]
+    return np.concatenate([np.asarray(contribution.arrays[k], np.float64).ravel() for k in sorted(seen.step.shapes)])
 
 
 def _background(rng: np.random.Generator, patients: int, codes: Mapping[int, int] | None = None) -> SparseTensor:
     """Made-up patients: a dozen events each over codes of falling frequency."""
     shape = (patients, *(codes or {1: 30, 2: 40}).values())
-    who = np.repeat(np.arange(patients), rng.poisson(12, patients) + 1)
-    columns = [who]
+    patient = np.repeat(np.arange(patients), rng.poisson(12, patients) + 1)
+    columns = [patient]
     for size in shape[1:]:
         weight = 1 / np.arange(1, size + 1)
-        columns.append(rng.choice(size, len(who), p=weight / weight.sum()))
+        columns.append(rng.choice(size, len(patient), p=weight / weight.sum()))
     axes = [Axis("patient"), *(Axis(f"mode {n}", vocabulary="public") for n in range(1, len(shape)))]
-    return SparseTensor(np.column_stack(columns), np.ones(len(who)), shape, axes)
+    return SparseTensor(np.column_stack(columns), np.ones(len(patient)), shape, axes)
 
 
 def _widened(tensor: SparseTensor, more: int) -> SparseTensor:

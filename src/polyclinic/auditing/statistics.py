@@ -101,8 +101,8 @@ def one_run_p_value(canaries: int, guesses: int, correct: int, epsilon: float, d
     if delta <= 0 or correct == 0:
         return min(beta, 1.0)
     i = np.arange(1, correct + 1)
-    below = np.cumsum(binom.pmf(correct - i, guesses, q))  # P[v - i <= W < v]
-    return min(beta + 2 * canaries * delta * float((below / i).max()), 1.0)
+    tail = np.cumsum(binom.pmf(correct - i, guesses, q))  # P[v - i <= W < v]
+    return min(beta + 2 * canaries * delta * float((tail / i).max()), 1.0)
 
 
 def one_run_epsilon(scores: Scores, included: Flags, *, delta: float, confidence: float = 0.95) -> float:

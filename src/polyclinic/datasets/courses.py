@@ -76,7 +76,7 @@ def planted_courses(
         Axis("visit", tuple(f"{t + 1:02d}" for t in range(visits[1])), vocabulary="public"),
         Axis("code", tuple(f"c{j:03d}" for j in range(codes)), vocabulary="public"),
     ]
-    made, memberships, courses = [], {}, {}
+    hospitals, memberships, courses = [], {}, {}
     for k, mine in enumerate(np.array_split(np.arange(patients), sites)):
         name = f"site {k + 1}"
         coords, values, site_courses, w = [], [], [], np.zeros((len(mine), phenotypes))
@@ -98,11 +98,11 @@ def planted_courses(
             values.append(x[t, j].astype(float))
             site_courses.append(B)
         people = Axis("patient", tuple(f"{k}-{i}" for i in range(len(mine))))
-        at = np.concatenate(coords) if coords else np.zeros((0, 3), np.int64)
+        coordinates = np.concatenate(coords) if coords else np.zeros((0, 3), np.int64)
         cells = np.concatenate(values) if values else np.zeros(0)
-        made.append(Site(name, SparseTensor(at, cells, (len(mine), visits[1], codes), [people, *axes])))
+        hospitals.append(Site(name, SparseTensor(coordinates, cells, (len(mine), visits[1], codes), [people, *axes])))
         memberships[name], courses[name] = (
             w,
             np.concatenate(site_courses) if site_courses else np.zeros((0, phenotypes)),
         )
-    return Sites(made, PlantedCourses((V,), memberships, courses))
+    return Sites(hospitals, PlantedCourses((V,), memberships, courses))

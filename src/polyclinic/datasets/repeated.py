@@ -71,12 +71,14 @@ def repeated_records(
     edges = np.linspace(0, patients, sites + 1).round().astype(int)
     mixtures = rng.dirichlet(np.full(phenotypes, 3.0), sites) * phenotypes
     share = np.concatenate([rng.dirichlet(0.2 * mixtures[k], b - a) for k, (a, b) in enumerate(pairwise(edges))])
-    apart = rng.beta(2.0, 2.0 / background - 2.0, patients)
+    background_share = rng.beta(2.0, 2.0 / background - 2.0, patients)
     planted = [_columns(codes, phenotypes, rng) for _ in NAMES]
     common = [_background(codes, rng) for _ in NAMES]
     effect = rng.permutation(np.linspace(-1, 1, phenotypes)) * 5.0
     labels, intercept, auc = draw_outcome(share, effect, outcome, rng)
-    mixed = np.column_stack([share * (1 - apart)[:, None], apart[:, None] * rng.dirichlet((0.5, 0.5), patients)])
+    mixed = np.column_stack(
+        [share * (1 - background_share)[:, None], background_share[:, None] * rng.dirichlet((0.5, 0.5), patients)]
+    )
     columns = [np.column_stack([p, c]) for p, c in zip(planted, common)]
     coords = _visits(mixed, columns, 1 + rng.poisson((visits - 1) * rng.gamma(2.0, 0.5, patients)), repeats, rng)
     axes = tuple(Axis(n, tuple(f"{n[0].upper()}{j:03d}" for j in range(codes)), None, "public") for n in NAMES)
@@ -110,8 +112,8 @@ def _columns(codes: int, phenotypes: int, rng: np.random.Generator) -> Matrix:
     """(codes, phenotypes): 6 to 12 codes a phenotype with unequal weights."""
     out = np.zeros((codes, phenotypes))
     for r in range(phenotypes):
-        chosen = rng.choice(codes, rng.integers(6, 13), replace=False)
-        out[chosen, r] = rng.gamma(1.0, 1.0, len(chosen)) + 0.1
+        members = rng.choice(codes, rng.integers(6, 13), replace=False)
+        out[members, r] = rng.gamma(1.0, 1.0, len(members)) + 0.1
     return np.asarray(out / out.sum(0))
 
 

@@ -34,7 +34,9 @@ from polyclinic.records.sites.site import Site
 from polyclinic.tensors import cp
 
 Array = NDArray[np.float64]
+# docs/benchmarks/constants.md
 FORCE: Final = 3.0  # gamma of weights="elastic", in units of the mean hospital's tr(Gram)/R
+# docs/benchmarks/constants.md
 HALFWAY: Final = 0.5  # alpha: a whole step by columns overshoots where phenotypes share codes
 FACTS = MethodFacts(
     paper="Ma et al. 2019 (DPFact)",
@@ -88,10 +90,10 @@ class DPFact(LocalTF):
         """
         if self.params.variant == "corrected" and self.params.zeros == "observed" and private.passes < WARM:
             return super()._passes(site, private, public)
-        own = private.factors if private.passes or self.params.variant == "paper" else public.factors
+        start = private.factors if private.passes or self.params.variant == "paper" else public.factors
         gamma = self.params.elastic * (self._balance(site, public) if self._balances(public) else 1.0)
         elastic = Elastic(public.factors, gamma) if gamma else None
-        return self._run(self.records(site, public), site.name, private, own, elastic)
+        return self._run(self.records(site, public), site.name, private, start, elastic)
 
     def _pull(self) -> float:
         return self.params.elastic
@@ -102,8 +104,8 @@ class DPFact(LocalTF):
 
     def _balance(self, site: Site, public: LocalPublic) -> float:
         """What turns a gamma in units of the site's own tr(Gram)/R into units of the mean site's."""
-        own = self.records(site, public).norm_squared()
-        return FORCE * public.norm / public.sites / own if own > 0 else FORCE
+        energy = self.records(site, public).norm_squared()
+        return FORCE * public.norm / public.sites / energy if energy > 0 else FORCE
 
     def _weighted(self, passed: Passed, site: Site, public: LocalPublic) -> tuple[dict[str, Array], float]:
         if not self._balances(public):
@@ -111,8 +113,8 @@ class DPFact(LocalTF):
         energy = np.square(passed.patients).sum(0) / public.norm
         gamma = self.params.elastic * self._balance(site, public) * float(energy.mean())
         moves = energy / np.maximum(energy + gamma, 1e-300)
-        each = zip(passed.factors, public.factors)
-        return {f"mode{n}": gamma * (moves * old + (own - old)) for n, (own, old) in enumerate(each, start=1)}, 1.0
+        pairs = zip(passed.factors, public.factors)
+        return {f"mode{n}": gamma * (moves * old + (own - old)) for n, (own, old) in enumerate(pairs, start=1)}, 1.0
 
     def _server(self, mode: int, public: LocalPublic, total: Total) -> Array:
         """Eq. 19: B^ + alpha (average - B^)."""
@@ -121,10 +123,10 @@ class DPFact(LocalTF):
         alpha = self._alpha(total.members) * (HALFWAY if balances else 1.0)
         if alpha == 1.0:
             return average
-        moved = old + alpha * (average - old)
+        factor = old + alpha * (average - old)
         if balances and self.params.nonnegative:
-            moved = np.maximum(moved, 0.0)  # a sum of forces may point out of the model
-        return moved if self.params.zeros == "missing" else cp.unit_columns(moved, old)
+            factor = np.maximum(factor, 0.0)  # a sum of forces may point out of the model
+        return factor if self.params.zeros == "missing" else cp.unit_columns(factor, old)
 
     def _alpha(self, sites: int) -> float:
         return self.params.server_step if self.params.variant == "corrected" else super()._alpha(sites)

@@ -35,23 +35,23 @@ def columns_beside(factors: Sequence[Array], patients: Array, seed: int) -> tupl
     [(3, 3), (4, 3)]
     """
     rng, rank = seeds(seed, "beside"), len(patients)
-    wide = tuple(np.hstack([f, ordered.unit(rng.random((len(f), BESIDE)))[0]]) for f in factors)
-    known = np.zeros((rank + BESIDE, rank + BESIDE))
-    known[:rank, :rank] = patients
-    return wide, known
+    widened = tuple(np.hstack([f, ordered.unit(rng.random((len(f), BESIDE)))[0]]) for f in factors)
+    gram = np.zeros((rank + BESIDE, rank + BESIDE))
+    gram[:rank, :rank] = patients
+    return widened, gram
 
 
 def roots_beside(gram: Array, beside: int, explained: float) -> tuple[Array, Array]:
     """G^(-1/2) and G^(1/2) of the found columns; of those beside them, whose memberships nobody has summed yet, by their usual size."""
-    white, root, found = np.zeros_like(gram), np.zeros_like(gram), len(gram) - beside
-    white[:found, :found], root[:found, :found] = roots(np.ascontiguousarray(gram[:found, :found]))
+    white, root, count = np.zeros_like(gram), np.zeros_like(gram), len(gram) - beside
+    white[:count, :count], root[:count, :count] = roots(np.ascontiguousarray(gram[:count, :count]))
     size = float(np.sqrt(max(ENERGY * explained, 1e-300)))
-    for e in range(found, len(gram)):
+    for e in range(count, len(gram)):
         white[e, e], root[e, e] = 1.0 / size, size
     return white, root
 
 
 def worth_hearing(factors: Sequence[Array], patients: Array, beside: int) -> bool:
     """Whether the found columns alone lose enough of the energy that the swept model explains for an audition."""
-    own, everything = explains(factors, patients, tuple(range(len(patients) - beside)))
-    return everything - own > WORTH * everything
+    share, total = explains(factors, patients, tuple(range(len(patients) - beside)))
+    return total - share > WORTH * total

@@ -90,14 +90,14 @@ class LocalModel(FederatedFactorization[LocalModelParams, AlonePublic, AlonePriv
         if step.name == "setup":
             return replace(public, stage="factors", saturation=sizes_of(self.params, total).saturation)
         modes = range(1, len(public.factors) + 1)
-        found = {s: [c.arrays[f"mode{n}"] for n in modes] for s, c in sorted(total.gathered.items())}
+        models = {s: [c.arrays[f"mode{n}"] for n in modes] for s, c in sorted(total.gathered.items())}
         weight = {s: c.weight for s, c in total.gathered.items()}
-        reference = max(found, key=lambda s: (weight[s], s))
-        average = [np.array(f) for f in found[reference]]
-        for site, factors in found.items():
+        reference = max(models, key=lambda s: (weight[s], s))
+        average = [np.array(f) for f in models[reference]]
+        for site, factors in models.items():
             if site == reference or not weight[site]:
                 continue
-            pairs = match(found[reference], factors)
+            pairs = match(models[reference], factors)
             for n, f in enumerate(factors):
                 average[n][:, pairs.left] += f[:, pairs.right]
         unit, _ = cp.normalise(average)
@@ -115,7 +115,7 @@ class LocalModel(FederatedFactorization[LocalModelParams, AlonePublic, AlonePriv
             return private, own_sizes(p, site)
         if tensor.nnz == 0:
             return AlonePrivate(True), Contribution({k: np.zeros(s) for k, s in step.shapes.items()}, 0.0)
-        alone = CPALS(
+        model = CPALS(
             rank=p.rank,
             rounds=p.rounds,
             tol=p.tol,
@@ -125,7 +125,7 @@ class LocalModel(FederatedFactorization[LocalModelParams, AlonePublic, AlonePriv
             weighting="none" if public.saturation is None else "saturating",
             saturation=public.saturation,
         ).fit(tensor)
-        arrays = {f"mode{n}": f for n, f in enumerate(alone.factors_, start=1)}
+        arrays = {f"mode{n}": f for n, f in enumerate(model.factors_, start=1)}
         return AlonePrivate(True), Contribution(arrays, float(tensor.nnz))
 
     def finalize_site(self, site: Site, private: AlonePrivate, public: AlonePublic) -> Arrays:

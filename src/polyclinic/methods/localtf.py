@@ -113,29 +113,31 @@ class Passes(Phase[LocalPublic, LocalPrivate]):
     def step(self, public: LocalPublic) -> Step:
         shapes, size = modes(public.factors), max(1.0, *(float(np.abs(f).max(initial=0.0)) for f in public.factors))
         if self.fit.open_scores:
-            aside = {**shapes, "aside": (1,)}
-            return Step(public.round, "factors", aside, bound=HEADROOM * size, asides=("aside",))
+            with_error = {**shapes, "aside": (1,)}
+            return Step(public.round, "factors", with_error, bound=HEADROOM * size, asides=("aside",))
         return self.fit._private_step(Step(public.round, "factors", shapes, bound=HEADROOM * size))
 
     def contribute(self, step: Step, site: Site, private: LocalPrivate, public: LocalPublic) -> Answer[LocalPrivate]:
         """w_k A_kn, A_kn = A_n after the site's passes of SGD (DPFact eq. 13, 17); its squared error as an aside."""
-        passed = self.fit._passes(site, private, public)
-        arrays, weight = self.fit._weighted(passed, site, public)
+        result = self.fit._passes(site, private, public)
+        arrays, weight = self.fit._weighted(result, site, public)
         if self.fit.open_scores:
-            arrays["aside"] = np.array([passed.squared_error / public.norm])
-        made = private.passes + self.fit.params.local_passes
-        return LocalPrivate(passed.patients, tuple(passed.factors), made), Contribution(arrays, weight)
+            arrays["aside"] = np.array([result.squared_error / public.norm])
+        passes = private.passes + self.fit.params.local_passes
+        return LocalPrivate(result.patients, tuple(result.factors), passes), Contribution(arrays, weight)
 
     def combine(self, step: Step, public: LocalPublic, total: Total) -> LocalPublic:
         """A_n' = sum_k w_k A_kn / sum_k w_k; columns of length 1 where all cells count (E1.2)."""
-        p, before, objective = self.fit.params, public.objective, None
+        p, last_objective, objective = self.fit.params, public.objective, None
         factors = tuple(self.fit._server(n, public, total) for n in range(1, len(public.factors) + 1))
         if self.fit.open_scores:
             objective = max(float(total.arrays["aside"][0]), 0.0) * public.norm / 2
-        known = objective is not None and before is not None and p.tol > 0
-        ended = public.round >= p.rounds or (known and abs(before - objective) <= p.tol * before)  # type: ignore[operator]
-        after = replace(public, round=public.round + (not ended), factors=factors, objective=objective)
-        return self.fit.onward(after) if ended else after
+        arrived = False
+        if objective is not None and last_objective is not None and p.tol > 0:
+            arrived = abs(last_objective - objective) <= p.tol * last_objective
+        last_round = arrived or public.round >= p.rounds
+        state = replace(public, round=public.round + (not last_round), factors=factors, objective=objective)
+        return self.fit.onward(state) if last_round else state
 
 
 class Energies(Phase[LocalPublic, LocalPrivate]):
@@ -251,14 +253,14 @@ class LocalTF(Phased[LocalParams, LocalPublic, LocalPrivate]):
         patients = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
         if p.variant == "corrected":
             return LocalPrivate(patients, public.factors)
-        own = [seeds(p.seed, "own", site.name, n).random(f.shape) for n, f in enumerate(public.factors)]
-        unit = [f / np.linalg.norm(f, axis=0) for f in own]
+        factors = [seeds(p.seed, "own", site.name, n).random(f.shape) for n, f in enumerate(public.factors)]
+        unit = [f / np.linalg.norm(f, axis=0) for f in factors]
         return LocalPrivate(patients, tuple(open_factors(unit, zeros=p.zeros)))  # line 1 (E0.18)
 
     def _passes(self, site: Site, private: LocalPrivate, public: LocalPublic) -> Passed:
         """``local_passes`` passes from the shared factors; paper variant: the first from the site's own random ones."""
-        begun = private.factors if self.params.variant == "paper" and not private.passes else public.factors
-        return self._run(self.records(site, public), site.name, private, begun, None)
+        factors = private.factors if self.params.variant == "paper" and not private.passes else public.factors
+        return self._run(self.records(site, public), site.name, private, factors, None)
 
     def _run(
         self, tensor: SparseTensor, site: str, private: LocalPrivate, factors: Factors, elastic: Elastic | None
@@ -318,8 +320,8 @@ class LocalTF(Phased[LocalParams, LocalPublic, LocalPrivate]):
             return f"learning_rate is {rate:g} (in units of 1/||Gram||); try 1"
         tensor = self.records(site, public)
         first = open_patients(tensor.patients, p.rank, zeros=p.zeros, modes=tensor.ndim, seed=p.seed)
-        begun = open_factors(start(tensor.shape[1:], p.rank, p.seed), zeros=p.zeros)
-        stable = stable_rate(tensor, [first, *begun], self._pull())
+        factors = open_factors(start(tensor.shape[1:], p.rank, p.seed), zeros=p.zeros)
+        stable = stable_rate(tensor, [first, *factors], self._pull())
         # memberships grow to the size of the counts, and the curvature with their square
         stable /= max(1.0, float(np.abs(tensor.values).max(initial=1.0)))
         return f"learning_rate is {rate:g}; try {min(stable, rate / 10):.2g}"

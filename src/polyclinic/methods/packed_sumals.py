@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 Array = NDArray[np.float64]
 KEPT = 3  # sweeps of a half that keeps all phenotypes of its search (docs/dev/decisions/0012)
 # before the first sweep explained energy is known over cells only, where codes that collide explain each other
-UNSURE = 8.0
+UNSURE = 8.0  # docs/benchmarks/constants.md
 CAREFUL = 2  # sweeps by projected gradient where the start saw little of the structure: they find better optima than HALS at once
 PATIENT = 1e-3  # `tol` where the structure is weak
 LEAST = 1e-6  # limit: of the energy: what a model is taken to explain at least, so that rounding has a unit
@@ -65,14 +65,16 @@ class PackedSweeps(Sweeps):
     def enter(self, public: SumPublic) -> SumPublic:
         """From what the start knows: A'A, what the model explains, and how far the first sums may lie from it."""
         start, rank = public.start, public.rank
-        far = [UNKNOWN] * len(public.factors)
+        spread = [UNKNOWN] * len(public.factors)
         if start.sweep:  # a search came first
             codes = self._gram(public).bounds(start, 0)
-            far[0] = Far(AUDITIONED * codes, np.ones((1, rank)))
+            spread[0] = Far(AUDITIONED * codes, np.ones((1, rank)))
             public = replace(public, searched=True, base=public.round - 1)
-        begun = replace(start, lifted=(), patients=None, diagonal=None)
-        known = replace(public, start=begun, patients=start.patients, explained=start.explained, spread=tuple(far))
-        return self._beside(known)
+        trimmed_start = replace(start, lifted=(), patients=None, diagonal=None)
+        state = replace(
+            public, start=trimmed_start, patients=start.patients, explained=start.explained, spread=tuple(spread)
+        )
+        return self._beside(state)
 
     def step(self, public: SumPublic) -> Step:
         name = f"mode{public.mode}" + (f"+{public.wider}" if public.wider else "")
@@ -90,8 +92,8 @@ class PackedSweeps(Sweeps):
 
     def _beside(self, public: SumPublic) -> SumPublic:
         """The first sweep after a Gram tries columns beside the found ones, unless more were found than asked for, and auditioned."""
-        tried = public.round > 1 or public.start.kind != "gram" or public.start.confirmed > public.rank
-        if tried or not self._searches or len(public.factors) < 2:
+        no_audition = public.round > 1 or public.start.kind != "gram" or public.start.confirmed > public.rank
+        if no_audition or not self._searches or len(public.factors) < 2:
             return public
         assert public.patients is not None
         factors, patients = columns_beside(public.factors, public.patients, self.fit.params.seed)
@@ -106,15 +108,15 @@ class PackedSweeps(Sweeps):
         gram, rank = self._gram(public), len(public.scale)
         n, nth = public.mode - 1, self._nth(public)
         sure = public.explained if nth > 1 or n or public.searched else public.explained / UNSURE
-        begun = replace(public.start, explained=sure)
-        grid = gram.grid(begun, ROUNDING[min(nth, len(ROUNDING)) - 1], rank * gram.sent(begun, n))
-        bound = gram.bounds(begun, n)
+        corrected_start = replace(public.start, explained=sure)
+        grid = gram.grid(corrected_start, ROUNDING[min(nth, len(ROUNDING)) - 1], rank * gram.sent(corrected_start, n))
+        bound = gram.bounds(corrected_start, n)
         bound = np.where(bound < 0.7 * grid, 0.0, bound)
         likely, (low, high), mends = self._windows(public, bound, grid)
         fields = {"mttkrp": Packed(likely.shape, grid, low, high)}
         if public.whole:
-            fields["rare"], more = self._rare(public, grid)
-            mends += more
+            fields["rare"], extra_mends = self._rare(public, grid)
+            mends += extra_mends
         if public.mode == 1:
             assert public.patients is not None
             unit = 2.0 * ordered.inner(np.diagonal(public.patients), np.square(public.scale))
@@ -122,7 +124,7 @@ class PackedSweeps(Sweeps):
             fields["gram"] = Packed((rank * (rank + 1) // 2,), unit * 2.0**-16, 0.0, unit)
             fields["aside"] = Packed((2,), public.norm * 2.0**-30, 0.0, public.norm * 8.0)
         label = f"{public.round} mode{public.mode} {public.wider}"
-        return Packing(fields, begun.sites, label, self.fit.params.seed, mends=mends).widened(public.wider)
+        return Packing(fields, corrected_start.sites, label, self.fit.params.seed, mends=mends).widened(public.wider)
 
     def _rare(self, public: SumPublic, fine: float) -> tuple[Packed, int]:
         """The last sweep's sums of codes that were left out until then, coarsely; and how many may lie outside their windows."""
@@ -137,9 +139,9 @@ class PackedSweeps(Sweeps):
         """What is expected of a packed sum, between what it is read, and how many numbers may lie outside and are put right."""
         n, nth, rank = public.mode - 1, self._nth(public), len(public.scale)
         if not len(public.spread[n].rows):  # nothing is known but the codes' energies
-            none, high = np.zeros((len(bound), rank)), 1.1 * bound * np.ones((1, rank))
+            prediction, high = np.zeros((len(bound), rank)), 1.1 * bound * np.ones((1, rank))
             high[:, rank - public.beside :] *= REACH / 1.1 if not n else 1.0
-            return none, (none - 0.15 * bound, high), MENDS + rank * len(bound) // 400
+            return prediction, (prediction - 0.15 * bound, high), MENDS + rank * len(bound) // 400
         likely = np.where(bound > 0, self._predicted(public), 0.0)
         room = public.spread[n].window() + SLACK[min(nth, len(SLACK)) - 1] * grid
         room = np.where(bound > 0, np.maximum(room, 0.1 * grid), 0.0)
@@ -218,12 +220,12 @@ class PackedSweeps(Sweeps):
     @staticmethod
     def _repeated(public: SumPublic) -> SumPublic:
         """The same sum is asked again, with wider fields."""
-        again = replace(public, wider=public.wider + 1)
+        repeated = replace(public, wider=public.wider + 1)
         if public.mode > 1:
-            return again
+            return repeated
         assert public.patients is not None
         turned = public.patients * public.scale[:, None] * public.scale  # sites have taken the scale in by now
-        return replace(again, patients=turned, scale=np.ones(len(public.scale)))
+        return replace(repeated, patients=turned, scale=np.ones(len(public.scale)))
 
     def _noise(self, public: SumPublic, packing: Packing) -> float | Array:
         """Standard deviation of a summed product, by rounding; of codes that enter at last, what `solve_rounded` cuts at SEEN."""
@@ -235,8 +237,8 @@ class PackedSweeps(Sweeps):
 
     def _searching(self, public: SumPublic, gain: float) -> SumPublic:
         """What the cells showed is little of what is there: a wide start follows."""
-        start, found = WideStart(self._gram(public)).again(public.start), len(public.scale) - public.beside
-        public = replace(public, factors=tuple(f[:, :found] for f in public.factors), scale=np.ones(found))
+        start, count = WideStart(self._gram(public)).again(public.start), len(public.scale) - public.beside
+        public = replace(public, factors=tuple(f[:, :count] for f in public.factors), scale=np.ones(count))
         return replace(public, stage="start", start=start, round=2, base=1, patients=None, wider=0, gain=gain, beside=0)
 
     def _swept(self, public: SumPublic, new: Array, length: Array, scores: Array | None) -> SumPublic:
@@ -250,15 +252,15 @@ class PackedSweeps(Sweeps):
         ending = last and self._arrived(public, judged=scores is None)
         if ending and public.start.floors and not public.whole:  # one sweep more, with the codes that were left out
             public, ending = replace(public, whole=True), False
-        after = self.turned(public, new, length, ending)
+        state = self.turned(public, new, length, ending)
         if ending and public.end is not None:  # the last sums tell how much there is of what
-            assert after.patients is not None
-            energies = np.diagonal(after.patients) * np.square(after.scale)
-            return replace(after, stage="end", energy=energies, objective=max(public.end, 0.0) / 2)
+            assert state.patients is not None
+            energies = np.diagonal(state.patients) * np.square(state.scale)
+            return replace(state, stage="end", energy=energies, objective=max(public.end, 0.0) / 2)
         if last and not ending:
-            factors, before = self._further(public, after.factors)
-            after = replace(after, factors=factors, last=before)
-        return after
+            factors, last_factors = self._further(public, state.factors)
+            state = replace(state, factors=factors, last=last_factors)
+        return state
 
     def _arrived(self, public: SumPublic, *, judged: bool) -> bool:
         """Whether the sweep that ends is the last one."""
@@ -270,20 +272,20 @@ class PackedSweeps(Sweeps):
         """After the first sweep: on with the columns that the Gram found, or an audition of those beside them."""
         assert public.patients is not None
         factors = (*public.factors[:-1], np.where(length > 0, new, public.factors[-1]))
-        found = len(length) - public.beside
+        count = len(length) - public.beside
         scale = public.scale * length
         patients = public.patients * scale[:, None] * scale
         if worth_hearing(factors, patients, public.beside):
-            begun = replace(public.start, stage="audition", lifted=factors, patients=patients)
-            return replace(public, stage="start", start=begun, round=public.round + 1, mode=1, beside=0)
-        kept = replace(
+            audition = replace(public.start, stage="audition", lifted=factors, patients=patients)
+            return replace(public, stage="start", start=audition, round=public.round + 1, mode=1, beside=0)
+        narrowed = replace(
             public,
             beside=0,
-            factors=tuple(f[:, :found] for f in public.factors),
-            scale=public.scale[:found],
-            patients=public.patients[:found, :found],
+            factors=tuple(f[:, :count] for f in public.factors),
+            scale=public.scale[:count],
+            patients=public.patients[:count, :count],
         )
-        return self._swept(kept, new[:, :found], length[:found], None)
+        return self._swept(narrowed, new[:, :count], length[:count], None)
 
     def _reach(self, public: SumPublic, away: Array) -> tuple[Far, ...]:
         """How far the coming sums may lie from what is expected, by how far this one lay; per mode.
@@ -301,9 +303,9 @@ class PackedSweeps(Sweeps):
         out[n] = reach(away, AWAY)
         if nth == 1 and not n:  # other modes have not been summed since: they are expected to be as far away
             for q in range(1, len(out)):
-                each = np.ones((1, away.shape[1] + public.beside))
-                each[:, away.shape[1] :] = 1.0 / max(1.5 * typical, 1e-3)
-                out[q] = Far(1.5 * typical * gram.bounds(public.start, q), each)
+                columns = np.ones((1, away.shape[1] + public.beside))
+                columns[:, away.shape[1] :] = 1.0 / max(1.5 * typical, 1e-3)
+                out[q] = Far(1.5 * typical * gram.bounds(public.start, q), columns)
         return tuple(out)
 
     def _expecting(self, public: SumPublic) -> SumPublic:
@@ -313,12 +315,12 @@ class PackedSweeps(Sweeps):
         """
         assert public.end is not None and public.objective is not None
         if public.before is None:
-            gained = (2 * public.objective - public.end) / public.explained
-            expected = gained
+            gain = (2 * public.objective - public.end) / public.explained
+            expected = gain
         else:
-            gained = (public.before - public.end) / public.explained
-            expected = gained * min(max(gained / max(public.gained, 1e-300), 0.0), 1.0)
-        public = replace(public, before=public.end, gained=gained)
+            gain = (public.before - public.end) / public.explained
+            expected = gain * min(max(gain / max(public.gained, 1e-300), 0.0), 1.0)
+        public = replace(public, before=public.end, gained=gain)
         return replace(public, still=public.still + 1 if expected <= self._enough(public) else 0)
 
     def _enough(self, public: SumPublic) -> float:

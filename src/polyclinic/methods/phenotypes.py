@@ -80,17 +80,17 @@ class FittedStarted(FittedFactorization[SP, SPub, Pri], Started[SP, SPub, Pri]):
 
     def _publish(self, outcome: Outcome) -> None:
         super()._publish(outcome)
-        begun: StartPublic = outcome.public.start
-        gram = begun.kind == "gram"
+        start: StartPublic = outcome.public.start
+        gram = start.kind == "gram"
         self.start_ = Start(
-            begun.kind,
-            "" if gram or begun.reason == "asked for" else begun.reason,
+            start.kind,
+            "" if gram or start.reason == "asked for" else start.reason,
             self.starter.gram(outcome.public.shape).cells if gram else 0,
-            None if begun.confirmed < 0 else begun.confirmed,
+            None if start.confirmed < 0 else start.confirmed,
             outcome.public.gain,
-            gram and begun.sweep > 0,
+            gram and start.sweep > 0,
         )
-        warn_of_low_rank(self.params.rank, begun.confirmed)
+        warn_of_low_rank(self.params.rank, start.confirmed)
 
 
 class TRIP(FittedStarted[trip.TRIPParams, trip.TRIPPublic, trip.TRIPPrivate], trip.TRIP):

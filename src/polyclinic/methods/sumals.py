@@ -138,9 +138,9 @@ class SumALS(Started[SumALSParams, SumPublic, SumPrivate]):
         p = self.params
         if p.zeros == "missing" or p.privacy is not None:
             raise ConfigError("SumALS counts every cell and adds no noise", hint="use zeros='observed', privacy=None")
-        begun, factors = self.starter.begin(setting)
+        start, factors = self.starter.begin(setting)
         scale = np.ones(factors[0].shape[1])
-        return SumPublic(factors=factors, scale=scale, start=begun, saturation=p.public_saturation)
+        return SumPublic(factors=factors, scale=scale, start=start, saturation=p.public_saturation)
 
     def begun(self, public: SumPublic) -> SumPublic:
         start = public.start

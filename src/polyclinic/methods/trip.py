@@ -45,7 +45,7 @@ from polyclinic.tensors.device import mttkrp
 
 Array = NDArray[np.float64]
 Factors = tuple[Array, ...]
-SWEEPS = 3
+SWEEPS = 3  # of HALS: docs/benchmarks/constants.md
 FACTS = MethodFacts(
     paper="Kim et al. 2017 (TRIP)",
     attacks=(
@@ -151,11 +151,11 @@ class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
         """Factors public and random, or from the Gram of hashed codes (E2.10); multipliers 0."""
         if self.params.privacy is not None:
             raise ConfigError("TRIP adds no noise: it has no private version", hint="use DPEM, or leave out privacy")
-        begun, factors = self.starter.begin(setting)
-        public = self.begun_from(TRIPPublic(factors=factors, start=begun, saturation=self.params.public_saturation))
+        start, factors = self.starter.begin(setting)
+        public = self.begun_from(TRIPPublic(factors=factors, start=start, saturation=self.params.public_saturation))
         if self.params.variant == "corrected":
             return public
-        return replace(public, omega=(self.penalty_from(begun),) * len(factors), base=(1.0,) * len(factors))
+        return replace(public, omega=(self.penalty_from(start),) * len(factors), base=(1.0,) * len(factors))
 
     def begun_from(self, public: TRIPPublic) -> TRIPPublic:
         """B = A, Y = 0: what eq. 10 to 12 begin with."""
@@ -172,17 +172,17 @@ class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
 
     def searched_again(self, before: TRIPPublic, after: TRIPPublic) -> TRIPPublic | None:
         """Where the first gain shows that the Gram saw little of the structure: a wide start, and the rounds anew."""
-        known = before.gain is None and after.gain is not None and after.gain > WEAK
-        if not known or after.start.kind != "gram" or after.start.sweep or not self.starter.roomy:
+        weak_structure = before.gain is None and after.gain is not None and after.gain > WEAK
+        if not weak_structure or after.start.kind != "gram" or after.start.sweep or not self.starter.roomy:
             return None
         start = WideStart(self.starter.gram(after.shape)).again(after.start)
         return replace(after, stage="start", round=after.round + 1, start=start, objective=None, gain=None, still=0)
 
     def sized(self, public: TRIPPublic, size: Sizes, members: int) -> TRIPPublic:
-        p, codes, each = self.params, sum(public.shape), size.patients / max(members, 1)
-        if p.weighting == "none" and p.variant == "corrected" and p.penalty is None and each < codes:
+        p, codes, per_site = self.params, sum(public.shape), size.patients / max(members, 1)
+        if p.weighting == "none" and p.variant == "corrected" and p.penalty is None and per_site < codes:
             warnings.warn(
-                f"TRIP: {each:,.0f} patients a site for {codes:,} codes, unweighted: the sites' own factors drift apart, and "
+                f"TRIP: {per_site:,.0f} patients a site for {codes:,} codes, unweighted: the sites' own factors drift apart, and "
                 "the fit may end far below the pooled one; use pc.SumALS (pooled least squares by sums), weighting='saturating', "
                 "or give a penalty",
                 stacklevel=2,
@@ -194,13 +194,13 @@ class TRIP(Started[TRIPParams, TRIPPublic, TRIPPrivate]):
 
     def solve_patients(self, site: Site, private: TRIPPrivate, public: TRIPPublic) -> tuple[Array, float]:
         """Eq. 7, with ridge (E2.7): the patients' rows against the shared factors, and the squared error that they leave."""
-        tensor, own = self.records(site, public), private.patients
-        if own.shape[1] != public.rank:  # the start found another rank than was known before
-            own = np.zeros((tensor.patients, public.rank))
-        everyone = [own, *public.factors]
+        tensor, memberships = self.records(site, public), private.patients
+        if memberships.shape[1] != public.rank:  # the start found another rank than was known before
+            memberships = np.zeros((tensor.patients, public.rank))
+        everyone = [memberships, *public.factors]
         g, m = cp.gram(everyone, 0), mttkrp(tensor, everyone, 0)
         if self.params.nonnegative:
-            solved = cp.hals(own, g, m, sweeps=10 if private.first else SWEEPS)
+            solved = cp.hals(memberships, g, m, sweeps=10 if private.first else SWEEPS)
         else:
             solved = cp.least_squares(g, m)
         sse = cp.squared_error(tensor.norm_squared(), solved, g, m)
@@ -296,8 +296,8 @@ class Consensus(Rounds[TRIPPublic, TRIPPrivate]):
             target = mttkrp(tensor, current, n) + omega * shared + duals[n - 1]
             nonnegative = self.fit.params.nonnegative
             current[n] = cp.hals(shared, g, target, sweeps=SWEEPS) if nonnegative else cp.least_squares(g, target)
-        aside = np.array([sse / public.norm, gap, tensor.norm_squared() / public.norm])
-        return TRIPPrivate(patients, tuple(current[1:]), tuple(duals), public.omega, first=False, aside=aside)
+        scores = np.array([sse / public.norm, gap, tensor.norm_squared() / public.norm])
+        return TRIPPrivate(patients, tuple(current[1:]), tuple(duals), public.omega, first=False, aside=scores)
 
     def message(self, private: TRIPPrivate, public: TRIPPublic) -> dict[str, Array]:
         """A_k - H_k / omega."""
@@ -331,17 +331,17 @@ class Consensus(Rounds[TRIPPublic, TRIPPrivate]):
                     new = np.where(new > 0.0, new, 0.0)
             dual += members * omega**2 * float(np.square(new - old).sum())
             factors.append(new)
-        sse, gap, everything = (float(x) for x in sums["aside"])
+        sse, gap, total_energy = (float(x) for x in sums["aside"])
         plateau = self.fit.plateau(public)
-        after: TRIPPublic = plateau.judged(public, max(sse, 0.0) * public.norm, everything * public.norm)
-        again = self.fit.searched_again(public, after)
-        if again is not None:
-            return again
-        ended = public.round >= p.rounds or plateau.arrived(after)
+        state: TRIPPublic = plateau.judged(public, max(sse, 0.0) * public.norm, total_energy * public.norm)
+        restarted = self.fit.searched_again(public, state)
+        if restarted is not None:
+            return restarted
+        last_round = public.round >= p.rounds or plateau.arrived(state)
         return replace(
-            after,
-            stage="score" if ended else "sweep",
-            round=public.round + (not ended),
+            state,
+            stage="score" if last_round else "sweep",
+            round=public.round + (not last_round),
             factors=tuple(factors),
             twins=tuple(twins),
             multipliers=tuple(multipliers),

@@ -30,12 +30,12 @@ def frozen(array: ArrayLike, dtype: DTypeLike = np.float64) -> Any:
     >>> frozen([1.0]).flags.writeable
     False
     """
-    given = np.asarray(array)
-    out = np.ascontiguousarray(given, dtype)
-    if out.shape != given.shape:  # a scalar became a vector of one
-        out = out.reshape(given.shape)
+    values = np.asarray(array)
+    out = np.ascontiguousarray(values, dtype)
+    if out.shape != values.shape:  # a scalar became a vector of one
+        out = out.reshape(values.shape)
     if out.flags.writeable:
-        out = out.copy() if out is given or out.base is not None else out
+        out = out.copy() if out is values or out.base is not None else out
         out.flags.writeable = False
     return out
 

@@ -92,9 +92,9 @@ def unpack(data: bytes, where: str = "the model") -> Learned:
     members = _members(data, where)
     sums = "".join(f"{sha256(members[n]).hexdigest()}  {n}\n" for n in sorted(members) if n != "SHA256SUMS")
     if sums.encode() != members["SHA256SUMS"]:
-        told = members["SHA256SUMS"].decode("utf-8", "replace").splitlines()
-        wrong = [line.split("  ", 1)[-1] for line in sums.splitlines() if line not in told]
-        raise DataError(f"{where} is damaged", faults=[f"{n}: not what was written" for n in wrong], hint=AGAIN)
+        listed_sums = members["SHA256SUMS"].decode("utf-8", "replace").splitlines()
+        damaged = [line.split("  ", 1)[-1] for line in sums.splitlines() if line not in listed_sums]
+        raise DataError(f"{where} is damaged", faults=[f"{n}: not what was written" for n in damaged], hint=AGAIN)
     try:
         header = json.loads(members["model.json"])
     except (ValueError, RecursionError) as e:
@@ -187,9 +187,9 @@ def _members(data: bytes, where: str) -> dict[str, bytes]:
         if isinstance(e, PolyclinicError):
             raise
         raise DataError(f"{where} is damaged, or not a model of polyclinic", faults=[str(e)], hint=AGAIN) from None
-    lacking = [n for n in ("SHA256SUMS", "model.json") if n not in members]
-    if lacking:
-        raise DataError(f"{where} is not a model of polyclinic: {', '.join(lacking)} is not in it")
+    absent = [n for n in ("SHA256SUMS", "model.json") if n not in members]
+    if absent:
+        raise DataError(f"{where} is not a model of polyclinic: {', '.join(absent)} is not in it")
     if _zip(members) != data:
         raise DataError(f"{where} is damaged", faults=["bytes outside of its members were changed"], hint=AGAIN)
     return members
@@ -198,8 +198,8 @@ def _members(data: bytes, where: str) -> dict[str, bytes]:
 def _as_saved(entries: Sequence[zipfile.ZipInfo], size: int) -> bool:
     """Whether members are stored as they are, within the file and within its folder."""
     stored = all(i.compress_type == zipfile.ZIP_STORED and i.file_size == i.compress_size for i in entries)
-    inside = not any(".." in i.filename or i.filename.startswith("/") for i in entries)
-    return stored and inside and sum(i.file_size for i in entries) <= size
+    local_names = not any(".." in i.filename or i.filename.startswith("/") for i in entries)
+    return stored and local_names and sum(i.file_size for i in entries) <= size
 
 
 def _npy(array: NDArray[np.generic]) -> bytes:

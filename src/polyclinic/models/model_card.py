@@ -22,12 +22,12 @@ TAG: Final = re.compile(r"<(?=[A-Za-z/!?])")  # a name that a reader of Markdown
 def sensitivity(model: Value) -> str:
     """The first line that anybody should read before passing the file on."""
     axes = [a for a in vars(model).get("axes", ()) if isinstance(a, Axis)]
-    chosen = [a.name for a in axes if a.vocabulary == "data" and a.labels is not None]
+    data_modes = [a.name for a in axes if a.vocabulary == "data" and a.labels is not None]
     line = f"Privacy: {model.card.headline}."
     if model.origin.censored:
         line = "Censored: codes of few patients were removed before this file was written. " + line
-    if chosen:
-        line += f" The lists of codes ({', '.join(chosen)}) were taken from records: that a code is in them is itself a fact about patients."
+    if data_modes:
+        line += f" The lists of codes ({', '.join(data_modes)}) were taken from records: that a code is in them is itself a fact about patients."
     return line
 
 
@@ -88,12 +88,12 @@ def readme(model: Value) -> str:
 
 def _some(rows: Sequence[tuple[object, ...]]) -> list[tuple[object, ...]]:
     """At most a few rows of each phenotype or group and mode, and not more than a page."""
-    seen: dict[tuple[object, ...], int] = {}
+    counts: dict[tuple[object, ...], int] = {}
     out = []
     for row in rows:
         key = row[:2] if isinstance(row[0], int) else ()
-        seen[key] = seen.get(key, 0) + 1
-        if seen[key] <= (SHOWN if key else 40):
+        counts[key] = counts.get(key, 0) + 1
+        if counts[key] <= (SHOWN if key else 40):
             out.append(row)
     return out[:200]
 

@@ -97,5 +97,7 @@ class Moments(Value):
         )
 
     def __repr__(self) -> str:
-        what = "" if self.components is None else f", {self.rank} directions"
-        return f"<Moments of {len(self.mean)} features{what}, {self.patients:,.0f} patients; {self.card.headline}>"
+        directions = "" if self.components is None else f", {self.rank} directions"
+        return (
+            f"<Moments of {len(self.mean)} features{directions}, {self.patients:,.0f} patients; {self.card.headline}>"
+        )

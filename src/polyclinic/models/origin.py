@@ -64,13 +64,13 @@ class Origin:
     @classmethod
     def of(cls, method: str, version: int, parameters: JsonMap, card: Card, history: Sequence[JsonMap]) -> Origin:
         """The origin of a model that was just fitted here."""
-        told = tuple({k: plain(v) for k, v in h.items() if k not in TIMED} for h in history)
+        rounds = tuple({k: plain(v) for k, v in h.items() if k not in TIMED} for h in history)
         return cls(
             method,
             version,
             {k: plain(v) for k, v in parameters.items() if v is not None},
             card,
-            told,
+            rounds,
             versions=versions(),
         )
 
@@ -92,7 +92,7 @@ class Origin:
     @classmethod
     def from_json(cls, value: JsonMap, known: Sequence[str]) -> Origin:
         """Inverse of :meth:`to_json`; ``known`` are the keys that others read."""
-        mine = ("method", "parameters", "privacy", "history", "rule", "receipts", "versions", "censored", "figures")
+        own_keys = ("method", "parameters", "privacy", "history", "rule", "receipts", "versions", "censored", "figures")
         return cls(
             one_line(value["method"]["name"]),
             int(value["method"]["version"]),
@@ -103,7 +103,7 @@ class Origin:
             dict(value["receipts"]),
             dict(value["versions"]),
             bool(value["censored"]),
-            {k: v for k, v in value.items() if k not in mine and k not in known},
+            {k: v for k, v in value.items() if k not in own_keys and k not in known},
             {str(k): float(v) for k, v in dict(value.get("figures", {})).items()},
         )
 

@@ -41,8 +41,8 @@ class Receipt:
     def faults(self, book: Ledger | None = None) -> list[str]:
         """What is wrong with it, by itself and, where the owner gives the book, against that."""
         if self.state in ("false", "missing"):
-            why = "is not there" if self.head is None and self.state == "missing" else "lacks its site's signature"
-            return [f"{self.site}: the receipt {why}"]
+            reason = "is not there" if self.head is None and self.state == "missing" else "lacks its site's signature"
+            return [f"{self.site}: the receipt {reason}"]
         if book is None or self.head is None:
             return []
         if not self.head.count:  # every book agrees with a head of nothing
@@ -66,6 +66,10 @@ def receipts(model: Value, sites: Sequence[str] = ()) -> tuple[Receipt, ...]:
     sites
         Those that took part, where the run folder says so: one without a receipt is ``"missing"``.
     """
-    told = model.origin.receipts
-    found = [Receipt.of(n, v) for n, v in told.items()]
-    return tuple(sorted([*found, *(Receipt(s, None, "missing") for s in sites if s not in told)], key=lambda r: r.site))
+    stored = model.origin.receipts
+    receipts_found = [Receipt.of(n, v) for n, v in stored.items()]
+    return tuple(
+        sorted(
+            [*receipts_found, *(Receipt(s, None, "missing") for s in sites if s not in stored)], key=lambda r: r.site
+        )
+    )

@@ -55,11 +55,11 @@ def facts_of(name: str) -> AggregatorFacts:
 
 def unknown(name: str) -> str:
     """What is said of a name that stands for no sum, with the nearest that does; empty where it is known."""
-    known = [*NAMES, *plugged("polyclinic.sums")]
-    if name in known or "+" in name:
+    names = [*NAMES, *plugged("polyclinic.sums")]
+    if name in names or "+" in name:
         return ""
-    near = next_door(name) or did_you_mean(name, known)
-    return f"unknown aggregation {name!r}; {near + ' ' if near else ''}known: {', '.join(known)}"
+    suggestion = next_door(name) or did_you_mean(name, names)
+    return f"unknown aggregation {name!r}; {suggestion + ' ' if suggestion else ''}known: {', '.join(names)}"
 
 
 def kind_of(name: str) -> type[Aggregator]:
@@ -71,8 +71,8 @@ def kind_of(name: str) -> type[Aggregator]:
         )
     if name in _WHERE:
         return cast(type[Aggregator], locate(f"polyclinic.aggregation.{_WHERE[name]}"))
-    if said := unknown(name):
-        raise ConfigError(f"unknown aggregation {name!r}", faults=[said])
+    if fault := unknown(name):
+        raise ConfigError(f"unknown aggregation {name!r}", faults=[fault])
     entry = plugged("polyclinic.sums")[name]
     kind = entry.load()
     if not (isinstance(kind, type) and issubclass(kind, Aggregator)):

@@ -117,8 +117,8 @@ class Parallel(Method[Params, object, object]):
         return tuple(getattr(private, f"q{i}") for i in range(len(self.parts)))
 
     def _steps(self, public: object) -> dict[int, Step]:
-        found = {i: m.next_step(p) for i, (m, p) in enumerate(zip(self.parts, self.publics(public)))}
-        return {i: s for i, s in found.items() if s is not None}
+        steps = {i: m.next_step(p) for i, (m, p) in enumerate(zip(self.parts, self.publics(public)))}
+        return {i: s for i, s in steps.items() if s is not None}
 
     # ---- coordinator
 
@@ -168,8 +168,8 @@ class Parallel(Method[Params, object, object]):
     # ---- hospital
 
     def init_site(self, site: Site, public: object, rng: np.random.Generator) -> object:
-        each = zip(self.parts, self.publics(public))
-        return self.Private(*(m.init_site(site, p, seeds(m.params.seed, site.name, "open")) for m, p in each))
+        pairs = zip(self.parts, self.publics(public))
+        return self.Private(*(m.init_site(site, p, seeds(m.params.seed, site.name, "open")) for m, p in pairs))
 
     def contribute(
         self, step: Step, site: Site, private: object, public: object, rng: np.random.Generator
@@ -178,12 +178,12 @@ class Parallel(Method[Params, object, object]):
         privates, publics = list(self.privates(private)), self.publics(public)
         arrays: dict[str, NDArray[np.float64]] = {}
         for i, s in self._steps(public).items():
-            own = seeds(self.parts[i].params.seed, site.name, s.round, s.name)
-            privates[i], mine = self.parts[i].contribute(s, site, privates[i], publics[i], own)
+            rng_of_part = seeds(self.parts[i].params.seed, site.name, s.round, s.name)
+            privates[i], part = self.parts[i].contribute(s, site, privates[i], publics[i], rng_of_part)
             unit = 1.0 if step.sensitivity is not None else _unit(s)
-            arrays |= {f"{i}/{n}": np.asarray(a) * (mine.weight / unit) for n, a in mine.arrays.items()}
+            arrays |= {f"{i}/{n}": np.asarray(a) * (part.weight / unit) for n, a in part.arrays.items()}
             if s.weight_bound != 1.0:
-                arrays[f"{i}/~weight"] = np.array([mine.weight / s.weight_bound])
+                arrays[f"{i}/~weight"] = np.array([part.weight / s.weight_bound])
         return self.Private(*privates), Contribution(arrays)
 
     def divergence_hint(self, site: Site, public: object) -> str:
@@ -207,14 +207,14 @@ def _refuse_unlike(parts: Sequence[Method], disjoint: bool) -> None:
         if m.params.aggregation != first.params.aggregation
     ]
     faults += [f"{m.name} needs {m.needs}, the first {first.needs}" for m in parts if m.needs != first.needs]
-    several = len(parts) > 1
-    if several and not disjoint and any(noisy(m.params.privacy) for m in parts):
+    many_parts = len(parts) > 1
+    if many_parts and not disjoint and any(noisy(m.params.privacy) for m in parts):
         faults.append("with privacy every part costs budget: use one method per study, or halves")
     if faults:
         raise ConfigError("these methods cannot run side by side", faults=faults)
-    if several and disjoint and first.unsettled:
-        what = f"{first.name} cannot be fitted on halves that pay together"
-        raise ConfigError(what, faults=[first.unsettled], hint="do so, or fit once: [study] replicate = 0")
+    if many_parts and disjoint and first.unsettled:
+        fault = f"{first.name} cannot be fitted on halves that pay together"
+        raise ConfigError(fault, faults=[first.unsettled], hint="do so, or fit once: [study] replicate = 0")
 
 
 def _with_noise(joint: Step, steps: Sequence[Step]) -> Step:
@@ -239,8 +239,8 @@ def _unit(step: Step) -> float:
 
 def half_method(method: Estimator, key: str, *, half: int, halving: int = 0) -> OnHalf:
     """One half's own copy of a method."""
-    own = int(seeds(method.params.seed, "half", halving, half).integers(1, 2**31))
-    return OnHalf(method.with_params(seed=own), key, half=half, halving=halving)
+    seed = int(seeds(method.params.seed, "half", halving, half).integers(1, 2**31))
+    return OnHalf(method.with_params(seed=seed), key, half=half, halving=halving)
 
 
 class _Both(Protocol):
@@ -297,8 +297,8 @@ class Sequential(Method[Params, _Both, _Own]):
         )
 
     def _own(self, first: object, second: object = None) -> _Own:
-        made: _Own = self.Private(first, second)
-        return made
+        state: _Own = self.Private(first, second)
+        return state
 
     def after(self, public: _Both) -> Method:
         """The second method; made once for a final state of the first."""
@@ -309,8 +309,8 @@ class Sequential(Method[Params, _Both, _Own]):
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> _Both:
         """public_0 = (begin_1, nothing yet of the second)."""
-        made: _Both = self.Public(tuple(setting.shape), tuple(setting.sites), self.first.init_public(setting, rng))
-        return self._advanced(made, 0)
+        state: _Both = self.Public(tuple(setting.shape), tuple(setting.sites), self.first.init_public(setting, rng))
+        return self._advanced(state, 0)
 
     def _advanced(self, public: _Both, rounds: int) -> _Both:
         if public.second is not None or self.first.next_step(public.first) is not None:
@@ -352,18 +352,18 @@ class Sequential(Method[Params, _Both, _Own]):
     ) -> tuple[_Own, Contribution]:
         """x_k = contribute_1 until the first has ended, then contribute_2, each given its own states."""
         if public.second is None:
-            mine, out = self.first.contribute(step, site, private.first, public.first, rng)
-            return self._own(mine), out
+            state, out = self.first.contribute(step, site, private.first, public.first, rng)
+            return self._own(state), out
         m = self.after(public)
         inner = m.next_step(public.second)
         assert inner is not None
-        own = private.second
-        if own is None:
-            own = m.init_site(site, public.second, seeds(m.params.seed, site.name, "open"))
-        own, out = m.contribute(
-            inner, site, own, public.second, seeds(m.params.seed, site.name, inner.round, inner.name)
+        state = private.second
+        if state is None:
+            state = m.init_site(site, public.second, seeds(m.params.seed, site.name, "open"))
+        state, out = m.contribute(
+            inner, site, state, public.second, seeds(m.params.seed, site.name, inner.round, inner.name)
         )
-        return self._own(private.first, own), out
+        return self._own(private.first, state), out
 
     def divergence_hint(self, site: Site, public: _Both) -> str:
         return self.first.divergence_hint(site, public.first)

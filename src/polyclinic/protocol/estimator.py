@@ -44,8 +44,8 @@ class Configured(Parameterized[P]):
     def __dir__(self) -> list[str]:
         """Parameters and results first in an editor's list; the verbs of the protocol are for engines."""
         verbs = {*Method.__abstractmethods__, "publish", "divergence_hint", "round_metrics", "learned"}
-        shown = {n for n in super().__dir__() if n not in verbs}
-        return sorted(shown | set(type(self).Params.model_fields))
+        names = {n for n in super().__dir__() if n not in verbs}
+        return sorted(names | set(type(self).Params.model_fields))
 
     def _refuse_unknown(self, options: Mapping[str, object], known: Iterable[str]) -> None:
         """What ``fit`` was given and does not take: the nearest that it does, and where a parameter goes."""
@@ -71,8 +71,8 @@ class Configured(Parameterized[P]):
         from sklearn.utils import InputTags, Tags, TargetTags, TransformerTags
 
         tensor = not isinstance(self, Method) or self.needs == "tensor"
-        given = InputTags(two_d_array=not tensor, positive_only=bool(dict(self.params).get("nonnegative", False)))
-        return Tags(None, TargetTags(required=False), TransformerTags(preserves_dtype=[]), input_tags=given)
+        input_tags = InputTags(two_d_array=not tensor, positive_only=bool(dict(self.params).get("nonnegative", False)))
+        return Tags(None, TargetTags(required=False), TransformerTags(preserves_dtype=[]), input_tags=input_tags)
 
     def get_feature_names_out(self, input_features: object = None) -> NDArray[np.object_]:
         """Names of the columns that ``transform`` gives: ``trip0``, ``trip1``, ..."""
@@ -89,14 +89,14 @@ class Configured(Parameterized[P]):
 
     def _framed(self, array: NDArray[np.generic], rows: Sequence[str] | None = None) -> Any:
         """The result of a transform as it was asked for."""
-        asked = self.__dict__.get("_output")
+        output = self.__dict__.get("_output")
         sklearn = sys.modules.get("sklearn")
-        if asked is None and sklearn is not None:
-            asked = sklearn.get_config()["transform_output"]
-        if asked not in ("pandas", "polars"):
+        if output is None and sklearn is not None:
+            output = sklearn.get_config()["transform_output"]
+        if output not in ("pandas", "polars"):
             return array
         names = list(self.get_feature_names_out())
-        if asked == "polars":
+        if output == "polars":
             import polars
 
             return polars.DataFrame(array, schema=[str(n) for n in names])

@@ -173,8 +173,8 @@ class Simulation(CoordinatorState):
         if step.counts:
             for name in present:
                 self.traffic.payload(name, self.payload(step))
-        number, here = len(self.releases), [self.parties[n] for n in present]
-        parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster, number), here)))
+        number, parties = len(self.releases), [self.parties[n] for n in present]
+        parts = dict(zip(present, self.each(lambda p: p.contribute(step, self.public, self.roster, number), parties)))
         if len(present) == len(self.parties) and (total := self._at_once(step, parts)) is not None:
             return total, tuple(present)
         sides: dict[str, Exchange] = {n: self.adder.exchange(n, self.roster, step, mine) for n, mine in parts.items()}
@@ -202,14 +202,14 @@ class Simulation(CoordinatorState):
         """Show the total to every site, which checks it; whose contributions are in it."""
         office = sides.get(COORDINATOR)
         members = tuple(office.members if isinstance(office, Collecting) else present)
-        opened = office.opened if isinstance(office, Opening) else None
-        if opened is not None:
+        words = office.opened if isinstance(office, Opening) else None
+        if words is not None:
             for name in members:
                 site = sides[name]
                 assert isinstance(site, Checking)
-                site.check(opened, members)
+                site.check(words, members)
         if self.roster.coordinator is not None:  # without one every node combines for itself, nothing is sent down
-            down = self.down(step, total, members, opened)
+            down = self.down(step, total, members, words)
             for name in present:
                 self.traffic.received(name, step.round, down)
         return members

@@ -125,8 +125,8 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
             ],
             frozen=True,
         )
-        own = [("inner", method.Private | None, field(default=None))]
-        self.Private = make_dataclass("FloorPrivate", own, frozen=True)  # type: ignore[misc]
+        fields = [("inner", method.Private | None, field(default=None))]
+        self.Private = make_dataclass("FloorPrivate", fields, frozen=True)  # type: ignore[misc]
         # a site as the method sees it, made once
         self._less: WeakKeyDictionary[Site, tuple[tuple[NDArray[np.bool_], ...], Site]] = WeakKeyDictionary()
         self._mine: WeakKeyDictionary[Site, list[Array]] = WeakKeyDictionary()
@@ -142,8 +142,8 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
 
     def init_public(self, setting: Schema, rng: np.random.Generator) -> _Counted:
         """public_0 = (begin of the method, no code counted yet)."""
-        made: _Counted = self.Public(tuple(setting.shape), self.method.init_public(setting, rng))
-        return made
+        state: _Counted = self.Public(tuple(setting.shape), self.method.init_public(setting, rng))
+        return state
 
     def next_step(self, public: _Counted) -> Step | None:
         """First the support, c_n = sum_k (patients of each code of mode n at site k); then the method's own sums."""
@@ -156,10 +156,10 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
         """kept_n = (c_n >= minimum); later public' = method.update_public(step, public, total)."""
         if public.done:
             return replace(public, inner=self.method.update_public(step, public.inner, total))
-        kept = tuple(total.arrays[f"mode{n}"] >= self.minimum - 0.5 for n in range(1, len(public.shape) + 1))
+        masks = tuple(total.arrays[f"mode{n}"] >= self.minimum - 0.5 for n in range(1, len(public.shape) + 1))
         faults = [
             f"{self._mode(n)}: none of {len(k)} codes has {self.minimum} patients over all sites"
-            for n, k in enumerate(kept)
+            for n, k in enumerate(masks)
             if not k.any()
         ]
         if faults:
@@ -168,8 +168,8 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
                 faults=faults,
                 hint=f"[tensor] minimum_patients (now {self.minimum}), coarser codes, or more sites",
             )
-        support = tuple(np.where(k, total.arrays[f"mode{n}"], 0.0) for n, k in enumerate(kept, start=1))
-        return replace(public, done=True, kept=kept, support=support)
+        support = tuple(np.where(k, total.arrays[f"mode{n}"], 0.0) for n, k in enumerate(masks, start=1))
+        return replace(public, done=True, kept=masks, support=support)
 
     def round_metrics(self, public: _Counted) -> Mapping[str, float | None]:
         return self.method.round_metrics(public.inner) if public.done else {}
@@ -187,8 +187,8 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
             counts = enumerate(self.counted([site]), start=1)
             return private, Contribution({f"mode{n}": c for n, c in counts})
         less = self._site(site, public)
-        mine, out = self.method.contribute(step, less, self._opened(less, private, public), public.inner, rng)
-        return self._own(mine), out
+        state, out = self.method.contribute(step, less, self._opened(less, private, public), public.inner, rng)
+        return self._own(state), out
 
     def divergence_hint(self, site: Site, public: _Counted) -> str:
         return str(self.method.divergence_hint(self._site(site, public), public.inner))
@@ -198,16 +198,16 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
         arrays = self.method.finalize_site(less, self._opened(less, private, public), public.inner)
         if less.patients == site.patients:
             return arrays
-        whole = {}
+        expanded = {}
         for name, a in arrays.items():  # rows of patients who took no part are 0
             if len(a) == less.patients:
-                whole[name] = np.zeros((site.patients, *a.shape[1:]), a.dtype)
-                whole[name][self._stay(site, public)] = a
-        return {**arrays, **whole}
+                expanded[name] = np.zeros((site.patients, *a.shape[1:]), a.dtype)
+                expanded[name][self._stay(site, public)] = a
+        return {**arrays, **expanded}
 
     def _own(self, inner: object) -> _Inside:
-        made: _Inside = self.Private(inner)
-        return made
+        state: _Inside = self.Private(inner)
+        return state
 
     def _opened(self, less: Site, private: _Inside, public: _Counted) -> object:
         """The inner method's private state; it begins with the codes that are left, as if there were no others."""
@@ -218,13 +218,13 @@ class MinimumPatients(Method[Params, _Counted, _Inside]):
     def _site(self, site: Site, public: _Counted) -> Site:
         if not public.kept:
             return site
-        found, masks = self._less.get(site), self._masks(site, public)
-        if found is None or any(not np.array_equal(a, b) for a, b in zip(found[0], masks)):
+        entry, masks = self._less.get(site), self._masks(site, public)
+        if entry is None or any(not np.array_equal(a, b) for a, b in zip(entry[0], masks)):
             less = without_cells(site, masks)
             stay = self._stay(site, public)
-            found = (masks, less if len(stay) == site.patients else less.take(stay))
-            self._less[site] = found
-        return found[1]
+            entry = (masks, less if len(stay) == site.patients else less.take(stay))
+            self._less[site] = entry
+        return entry[1]
 
     def _stay(self, site: Site, public: _Counted) -> NDArray[np.int64]:
         """Patients who have a cell of codes that are kept; the others take no part, as where all sites are in one process."""

@@ -38,16 +38,16 @@ class Params(BaseModel):
     @property
     def columns(self) -> int:
         """Columns of the model where they are asked for by a number (``rank``, ``n_components``); 0 where they are not."""
-        asked = [dict(self).get(name) for name in ("rank", "n_components")]
-        return max((n for n in asked if isinstance(n, int)), default=0)
+        counts = [dict(self).get(name) for name in ("rank", "n_components")]
+        return max((n for n in counts if isinstance(n, int)), default=0)
 
     @field_validator("aggregation")
     @classmethod
     def _known_sum(cls, value: str) -> str:
         from polyclinic.protocol.aggregators import unknown  # the sums need parameters first
 
-        if said := unknown(value):
-            raise ValueError(said)
+        if fault := unknown(value):
+            raise ValueError(fault)
         return value
 
 
@@ -61,17 +61,20 @@ def checked(model: type[M], values: Mapping[str, object], what: str) -> M:
         return model.model_validate(dict(values))
     except ValidationError as e:
         faults: dict[tuple[str, str], list[str]] = {}
-        near: dict[tuple[str, str], str] = {}  # a value that fits none of a parameter's types is one fault
+        hints: dict[tuple[str, str], str] = {}  # a value that fits none of a parameter's types is one fault
         for f in e.errors():
             first = str(f["loc"][0]) if f["loc"] else "parameters"
-            inside = isinstance(values.get(first), dict | BaseModel) and f["input"] is not values.get(first)
-            where = ".".join(str(x) for x in f["loc"]) if inside else first
+            nested = isinstance(values.get(first), dict | BaseModel) and f["input"] is not values.get(first)
+            place = ".".join(str(x) for x in f["loc"]) if nested else first
             value = "" if f["type"] in ("missing", "extra_forbidden") else f" (got {f['input']!r})"
-            faults.setdefault((where, value), []).append(f["msg"].removeprefix("Value error, "))
-            if said := _near(f["type"], first, str(f["input"]), str(f.get("ctx", {}).get("expected", "")), model):
-                near[where, value] = said
-        told = [f"{at[0]}: {' or '.join(dict.fromkeys(said))}{at[1]}{near.get(at, '')}" for at, said in faults.items()]
-        raise ConfigError(f"{what}: wrong parameters", faults=told) from None
+            faults.setdefault((place, value), []).append(f["msg"].removeprefix("Value error, "))
+            if suggestion := _near(f["type"], first, str(f["input"]), str(f.get("ctx", {}).get("expected", "")), model):
+                hints[place, value] = suggestion
+        lines = [
+            f"{at[0]}: {' or '.join(dict.fromkeys(suggestion))}{at[1]}{hints.get(at, '')}"
+            for at, suggestion in faults.items()
+        ]
+        raise ConfigError(f"{what}: wrong parameters", faults=lines) from None
 
 
 # What other libraries call our parameters.
@@ -83,15 +86,15 @@ def _near(kind: str, key: str, given: str, expected: str, model: type[Params]) -
     if kind == "extra_forbidden":
         if key in model.removed:
             return f"; {model.removed[key]}"
-        known = sorted(model.model_fields)
-        if ELSEWHERE.get(key) in known:
+        names = sorted(model.model_fields)
+        if ELSEWHERE.get(key) in names:
             return f"; did you mean {ELSEWHERE[key]!r}?"
-        return f"; {did_you_mean(key, known) or 'known: ' + ', '.join(known)}"
+        return f"; {did_you_mean(key, names) or 'known: ' + ', '.join(names)}"
     if kind == "model_type" and key == "privacy":
         return f"; write privacy=pc.Privacy(epsilon={given}, delta=1e-6)"
     if kind == "literal_error":
-        near = did_you_mean(given, re.findall(r"'([^']*)'", expected))
-        return f"; {near}" if near else ""
+        suggestion = did_you_mean(given, re.findall(r"'([^']*)'", expected))
+        return f"; {suggestion}" if suggestion else ""
     return ""
 
 
@@ -101,19 +104,19 @@ SECTION: Final = re.compile(r"^(Parameters|Attributes|See Also|References|Exampl
 def documented(cls: type[Parameterized]) -> str:
     """Return a class's docstring with all declared parameters, and with the attributes that its bases describe."""
     summary, *sections = SECTION.split(inspect.cleandoc(cls.__doc__ or ""))
-    own = dict(zip(sections[::2], sections[1::2], strict=True))
-    if "Parameters" in own or cls.Params is Params:
+    texts = dict(zip(sections[::2], sections[1::2], strict=True))
+    if "Parameters" in texts or cls.Params is Params:
         return inspect.cleandoc(cls.__doc__ or "")
     rows = [f"{name} : default {f.get_default()!r}\n    {f.description}" for name, f in cls.Params.model_fields.items()]
     for base in cls.__mro__[1:]:
         parts = SECTION.split(inspect.cleandoc(base.__dict__.get("__doc__") or ""))
         if "Attributes" in parts:
             inherited = parts[parts.index("Attributes") + 1].strip()
-            own["Attributes"] = f"{own.get('Attributes', '').strip()}\n{inherited}".strip()
+            texts["Attributes"] = f"{texts.get('Attributes', '').strip()}\n{inherited}".strip()
             break
-    own = {"Parameters": "\n".join(rows), **own}
+    texts = {"Parameters": "\n".join(rows), **texts}
     order = ("Parameters", "Attributes", "See Also", "References", "Examples")
-    body = [f"{name}\n{'-' * len(name)}\n{own[name].strip()}" for name in order if name in own]
+    body = [f"{name}\n{'-' * len(name)}\n{texts[name].strip()}" for name in order if name in texts]
     return "\n\n".join([summary.strip(), *body])
 
 

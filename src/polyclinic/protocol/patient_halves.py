@@ -58,8 +58,8 @@ class Taken:
         self._kept: WeakKeyDictionary[Site, Site] = WeakKeyDictionary()
 
     def __call__(self, site: Site) -> Site:
-        found = self._kept.get(site)
-        if found is None:
-            found = site.take(halves_of(site, self.key, self.halving) == self.half)
-            self._kept[site] = found
-        return found
+        part = self._kept.get(site)
+        if part is None:
+            part = site.take(halves_of(site, self.key, self.halving) == self.half)
+            self._kept[site] = part
+        return part

@@ -84,26 +84,26 @@ class PublicState:
         if (
             opened.public is not None
         ):  # only the coordinator saw the parts; what it made of them must at least be a state
-            mine = wire.canonical(wire.unpack(self.method.Public, opened.public))
-            if not alike(wire.pack(self.public), wire.pack(mine)):
+            state = wire.canonical(wire.unpack(self.method.Public, opened.public))
+            if not alike(wire.pack(self.public), wire.pack(state)):
                 raise MessageRefused(f"sum {opened.number}: a public state of other shapes than before")
         else:
-            mine = self.fold(step, opened.total)
-        digest = state_digest(mine)
+            state = self.fold(step, opened.total)
+        digest = state_digest(state)
         if digest != opened.state:
             if agreed is None:
                 return False
             theirs = wire.canonical(wire.unpack(self.method.Public, agreed))
-            same = within(wire.pack(mine), wire.pack(theirs), self.method.slack)
-            if same:  # only then is it a state at all; a step's bound may be a float of its own
-                steps = (wire.pack(self.method.next_step(mine)), wire.pack(self.method.next_step(theirs)))
-                same = within(*steps, self.method.slack)
-            if not same or state_digest(theirs) != opened.state:
+            equal = within(wire.pack(state), wire.pack(theirs), self.method.slack)
+            if equal:  # only then is it a state at all; a step's bound may be a float of its own
+                steps = (wire.pack(self.method.next_step(state)), wire.pack(self.method.next_step(theirs)))
+                equal = within(*steps, self.method.slack)
+            if not equal or state_digest(theirs) != opened.state:
                 raise ProtocolMismatch(
                     f"sum {opened.number}: the public state that was sent does not follow from the total"
                 )
-            mine, digest = theirs, opened.state
-        self.take(mine, opened.link(step, digest))
+            state, digest = theirs, opened.state
+        self.take(state, opened.link(step, digest))
         return True
 
     def state(self) -> dict[str, object]:
@@ -166,13 +166,13 @@ class CoordinatorState(PublicState):
         ``entered``: whose contributions, where others are to follow; what they need for it is returned. ``words``: of a
         masked sum, as it was opened, with the tag by which the sites check it.
         """
-        public, opened = self.fold(step, total), None
+        public, announcement = self.fold(step, total), None
         if entered is not None:
-            mine = None if step.how == "sum" else wire.pack(public)
+            packed = None if step.how == "sum" else wire.pack(public)
             attempt = max(a for _, a in entered.values())
             sites = () if words is None else self.roster.sites
-            opened = Opened(self.number, attempt, entered, total, state_digest(public), mine, words, sites)
-            self.take(public, opened.link(step, opened.state))
+            announcement = Opened(self.number, attempt, entered, total, state_digest(public), packed, words, sites)
+            self.take(public, announcement.link(step, announcement.state))
         else:
             self.take(public)
         leak = gaussian_mu(self.adder.leakage(self.roster, step))
@@ -189,21 +189,21 @@ class CoordinatorState(PublicState):
         )
         if step.counts:
             self.traffic.rounds = max(self.traffic.rounds, step.round)
-        after = self.method.next_step(self.public)
-        if step.round and (after is None or after.round != step.round):
+        next_step = self.method.next_step(self.public)
+        if step.round and (next_step is None or next_step.round != step.round):
             self._close_round(step.round)
-        return opened
+        return announcement
 
     def down(self, step: Step, total: Total, members: Sequence[str], words: NDArray[np.uint64] | None = None) -> int:
         """Bytes of what every site is sent after a sum: the opened total, which it folds itself, as between hosts.
 
         The public state goes with it only where a site cannot compute it (a step that gathers).
         """
-        entered = dict.fromkeys(members, (self.number, self.roster.attempt))
+        contributions = dict.fromkeys(members, (self.number, self.roster.attempt))
         public = wire.pack(self.public) if step.how == "gather" else None  # of the same shapes as the next one
         sites = () if words is None else self.roster.sites
         return wire.size(
-            Opened(self.number, self.roster.attempt, entered, total, bytes(32), public, words, sites).pack()
+            Opened(self.number, self.roster.attempt, contributions, total, bytes(32), public, words, sites).pack()
         )
 
     @staticmethod
@@ -213,14 +213,16 @@ class CoordinatorState(PublicState):
         return width(step) * (step.size - asides) if step.counts else 0
 
     def _close_round(self, number: int) -> None:
-        now = time.perf_counter()
-        self._spent += now - self._clock
-        self._clock = now
-        up, down = self.traffic.in_round(number)
+        clock = time.perf_counter()
+        self._spent += clock - self._clock
+        self._clock = clock
+        bytes_up, bytes_down = self.traffic.in_round(number)
         figures = dict(self.method.round_metrics(self.public))
-        self.history.append({"round": number, "seconds": self._spent, **figures, "bytes_up": up, "bytes_down": down})
+        self.history.append(
+            {"round": number, "seconds": self._spent, **figures, "bytes_up": bytes_up, "bytes_down": bytes_down}
+        )
         kind = "round" if number <= self.traffic.rounds else "analysis"  # sums after the fit change no model
-        self._tell(kind, number, {**figures, "bytes_up": up, "bytes_down": down})
+        self._tell(kind, number, {**figures, "bytes_up": bytes_up, "bytes_down": bytes_down})
 
     def _tell(self, kind: str, number: int, figures: Figures) -> None:
         if self.progress is not None:

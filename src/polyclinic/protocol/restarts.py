@@ -66,10 +66,10 @@ class Restarts(Method[Params, _Begun, _Own]):
         self.name, self.version, self.needs, self.slack = method.name, method.version, method.needs, method.slack  # type: ignore[misc]
         self.facts, self.exact, self.additive = method.facts, method.exact, method.additive  # type: ignore[misc]
         states = [(f"q{i}", method.Public | None, field(default=None)) for i in range(n)]
-        own = [(f"q{i}", method.Private | None, field(default=None)) for i in range(n)]
+        private_fields = [(f"q{i}", method.Private | None, field(default=None)) for i in range(n)]
         common = [("shape", tuple[int, ...]), ("sites", tuple[str, ...]), ("began", tuple[int, ...]), ("round", int)]
         self.Public = make_dataclass("StartsPublic", [*common, *states], frozen=True)  # type: ignore[misc]
-        self.Private = make_dataclass("StartsPrivate", own, frozen=True)  # type: ignore[misc]
+        self.Private = make_dataclass("StartsPrivate", private_fields, frozen=True)  # type: ignore[misc]
         self.models_: list[Estimator] = []
 
     def _now(self, public: _Begun) -> tuple[int, Method, object, int]:
@@ -94,8 +94,8 @@ class Restarts(Method[Params, _Begun, _Own]):
     def init_public(self, setting: Schema, rng: np.random.Generator) -> _Begun:
         """public_0 = begin of the first start, from its own seed."""
         first = self.method.init_public(setting, seeds(self.method.params.seed, "begin"))
-        made: _Begun = self.Public(tuple(setting.shape), tuple(setting.sites), (0,), 0, q0=first)
-        return made
+        state: _Begun = self.Public(tuple(setting.shape), tuple(setting.sites), (0,), 0, q0=first)
+        return state
 
     def next_step(self, public: _Begun) -> Step | None:
         """The next sum of the start whose turn it is; start s begins when start s - 1 has ended."""
@@ -116,8 +116,8 @@ class Restarts(Method[Params, _Begun, _Own]):
     # ---- at a site
 
     def init_site(self, site: Site, public: _Begun, rng: np.random.Generator) -> _Own:
-        made: _Own = self.Private()
-        return made
+        state: _Own = self.Private()
+        return state
 
     def contribute(
         self, step: Step, site: Site, private: _Own, public: _Begun, rng: np.random.Generator
@@ -125,13 +125,13 @@ class Restarts(Method[Params, _Begun, _Own]):
         """x_k = the start's own part of its round t - t_s, t_s the round at which it began."""
         k, method, state, began = self._now(public)
         inner = replace(step, round=step.round - began)
-        own = getattr(private, f"q{k}")
-        if own is None:
-            own = method.init_site(site, state, seeds(method.params.seed, site.name, "open"))
-        after, out = method.contribute(
-            inner, site, own, state, seeds(method.params.seed, site.name, inner.round, inner.name)
+        inner_state = getattr(private, f"q{k}")
+        if inner_state is None:
+            inner_state = method.init_site(site, state, seeds(method.params.seed, site.name, "open"))
+        next_state, out = method.contribute(
+            inner, site, inner_state, state, seeds(method.params.seed, site.name, inner.round, inner.name)
         )
-        return replace(private, **{f"q{k}": after}), out
+        return replace(private, **{f"q{k}": next_state}), out
 
     def divergence_hint(self, site: Site, public: _Begun) -> str:
         _, method, state, _ = self._now(public)
@@ -158,10 +158,10 @@ class Restarts(Method[Params, _Begun, _Own]):
             model.publish(replace(outcome, public=state, privates=privates, closed=closed, history=history))
             self.models_.append(model)
         best = self.model_
-        others = [m for m in self.models_ if m is not best]
-        if others and isinstance(best.result_, Phenotypes):
+        rivals = [m for m in self.models_ if m is not best]
+        if rivals and isinstance(best.result_, Phenotypes):
             best.stability_ = float(
-                np.mean([factor_match_score(m.result_.factors, best.result_.factors) for m in others])
+                np.mean([factor_match_score(m.result_.factors, best.result_.factors) for m in rivals])
             )
 
     @property

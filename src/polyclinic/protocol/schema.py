@@ -34,9 +34,11 @@ def schema_of(method: Method, sites: Sequence[Site]) -> Schema:
     if not sites:
         raise DataError("no sites given", hint="make a list of pc.Site, for example with pc.from_frame")
     names = [s.name for s in sites]
-    twice = sorted({n for n in names if names.count(n) > 1})
-    if twice:
-        raise ConfigError("site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in twice])
+    duplicates = sorted({n for n in names if names.count(n) > 1})
+    if duplicates:
+        raise ConfigError(
+            "site names must be unique", faults=[f"{n!r} appears {names.count(n)} times" for n in duplicates]
+        )
     sites = ordered(sites)
     names = [s.name for s in sites]
     overlap = _overlap(method.params.privacy, sites)
@@ -59,9 +61,9 @@ def _overlap(asked: Privacy | None, sites: Sequence[Site]) -> str:
             hint=f"max_sites_per_patient = {most} adds the noise for it; or keep every patient at one site",
         )
     if shared := _shared_names(sites, asked.max_sites_per_patient):
-        told = f"assumed, although {shared:,} patient names occur at more sites"  # of different tables: other people?
-        warnings.warn(f"one patient is at no more than {asked.max_sites_per_patient} site(s): {told}", stacklevel=4)
-        return told
+        doubt = f"assumed, although {shared:,} patient names occur at more sites"  # of different tables: other people?
+        warnings.warn(f"one patient is at no more than {asked.max_sites_per_patient} site(s): {doubt}", stacklevel=4)
+        return doubt
     return (
         "stated by the owners, or by names within one table; assumed between tables"
         if all(s.several for s in sites)
@@ -121,10 +123,10 @@ def shown(tree: JsonMap) -> bool:
     """Whether what a site says of itself can be read at all."""
     try:
         schema_from({**tree, "sites": ()})
-        shape, digests, which = tree["shape"], tree["digests"], tree.get("alignment")
+        shape, digests, alignment = tree["shape"], tree["digests"], tree.get("alignment")
         plain = isinstance(shape, list) and all(type(x) is int and x >= 0 for x in shape)
-        named = isinstance(digests, list) and all(isinstance(d, str) for d in digests)
-        return plain and named and isinstance(which, str | int | None)
+        texts = isinstance(digests, list) and all(isinstance(d, str) for d in digests)
+        return plain and texts and isinstance(alignment, str | int | None)
     except (KeyError, TypeError, ValueError, AttributeError, OverflowError, PolyclinicError):
         return False
 
@@ -134,15 +136,15 @@ def common(order: StudyOrder, known: Mapping[str, JsonMap]) -> dict[str, object]
     groups: dict[str, list[str]] = {}
     for site, tree in known.items():
         if _axes(order, tree) is not None:
-            what = json.dumps([tree["shape"], tree["digests"], tree.get("alignment")])
-            groups.setdefault(what, []).append(site)
+            key = json.dumps([tree["shape"], tree["digests"], tree.get("alignment")])
+            groups.setdefault(key, []).append(site)
     most = max(groups.values(), key=len, default=[])
-    one = most[0] if most else next(iter(known))
-    first, other = known[one], [s for s in known if s not in most]
-    if other and len(most) < order.least:
+    reference = most[0] if most else next(iter(known))
+    first, excluded = known[reference], [s for s in known if s not in most]
+    if excluded and len(most) < order.least:
         raise ProtocolMismatch(
             f"study {order.id!r}: sites do not fit together",
-            faults=[f"{s!r} has another vocabulary, shape or other columns than {one!r}" for s in other],
+            faults=[f"{s!r} has another vocabulary, shape or other columns than {reference!r}" for s in excluded],
             hint=""
             if first["axes"]
             else "list what all sites have in [features] columns: a site that lacks one says so",
@@ -163,5 +165,5 @@ def _axes(order: StudyOrder, tree: JsonMap) -> list[Axis] | None:
 
 def fits(ours: JsonMap, theirs: JsonMap) -> bool:
     """Whether a site, perhaps one that came later, speaks of the same things."""
-    same = theirs.get("alignment") == ours.get("alignment") and list(theirs["shape"]) == list(ours["shape"])
-    return same and theirs["digests"] == [Axis.from_json(a).digest() for a in ours["axes"]]
+    equal = theirs.get("alignment") == ours.get("alignment") and list(theirs["shape"]) == list(ours["shape"])
+    return equal and theirs["digests"] == [Axis.from_json(a).digest() for a in ours["axes"]]

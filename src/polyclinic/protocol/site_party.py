@@ -28,10 +28,10 @@ class SiteParty:
 
     def contribute(self, step: Step, public: object, roster: Roster, number: int = -1) -> Contribution:
         """Compute the site's part of a sum and pass it through the door; kept once :meth:`commit` is called."""
-        mine = self._own(step, public)
+        contribution = self._own(step, public)
         return self.door.release(
             step,
-            mine,
+            contribution,
             share=self.adder.noise_share(roster),
             attempt=roster.attempt,
             number=number,
@@ -44,9 +44,9 @@ class SiteParty:
         if self.private is None:
             self.open(public)
         rng = seeds(self.method.params.seed, self.site.name, step.round, step.name)
-        after, mine = self.method.contribute(step, self.site, self.private, public, rng)
-        self._next = wire.canonical(after)
-        for name, a in mine.arrays.items():
+        next_private, contribution = self.method.contribute(step, self.site, self.private, public, rng)
+        self._next = wire.canonical(next_private)
+        for name, a in contribution.arrays.items():
             most = largest(a)
             if step.round == 0 and most > step.bound:
                 raise DataError(
@@ -60,7 +60,7 @@ class SiteParty:
                     f"announced was at most {step.bound:.3g})",
                     hint=self.method.divergence_hint(self.site, public),
                 )
-        return mine
+        return contribution
 
     def commit(self) -> None:
         """The sum was taken: the new private state is the state."""

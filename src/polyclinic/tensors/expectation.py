@@ -24,5 +24,5 @@ def memberships(tensor: SparseTensor, w: Matrix, prior: Matrix, *, steps: int = 
     """:func:`.kernels.em.memberships`, the same bits on every device."""
     if not on_card(tensor, w.shape[1]):
         return em.memberships(tensor, w, prior, steps=steps)
-    placed: Matrix = cuda().memberships(card_of(tensor), w, prior, steps=steps)
-    return placed
+    shares: Matrix = cuda().memberships(card_of(tensor), w, prior, steps=steps)
+    return shares

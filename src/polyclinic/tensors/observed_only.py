@@ -60,7 +60,7 @@ def _solve(systems, mttkrp, factor, first, sweeps, nonnegative, ridge):  # type:
                 a[r] = 0.0  # nothing observed
             continue
         for _ in range(sweeps):
-            moved, size = 0.0, 0.0
+            change, size = 0.0, 0.0
             for r in range(rank):
                 d = h[r, r] + ridge
                 if d <= 1e-14 * largest:
@@ -71,9 +71,9 @@ def _solve(systems, mttkrp, factor, first, sweeps, nonnegative, ridge):  # type:
                 new = a[r] + g / d
                 if nonnegative and new < 0.0:
                     new = 0.0
-                moved, size = max(moved, abs(new - a[r])), max(size, abs(new))
+                change, size = max(change, abs(new - a[r])), max(size, abs(new))
                 a[r] = new
-            if moved <= 1e-12 * size:
+            if change <= 1e-12 * size:
                 break
 
 

@@ -77,11 +77,11 @@ def side_by_side(tensor: SparseTensor, damping: Damping = "log") -> CodeRows:
     >>> rows.codes.tolist(), rows.values.tolist()
     ([1, 2, 4], [2.0, 1.0, 1.0])
     """
-    who = np.repeat(tensor.rows, np.diff(tensor.indptr)).astype(np.int64)
+    patient = np.repeat(tensor.rows, np.diff(tensor.indptr)).astype(np.int64)
     total, offset = int(sum(tensor.shape[1:])), 0
     keys, values = [], []
     for codes, size in zip(tensor.codes, tensor.shape[1:]):
-        key, inverse = np.unique(who * total + offset + codes, return_inverse=True)
+        key, inverse = np.unique(patient * total + offset + codes, return_inverse=True)
         count: Array = np.bincount(inverse, tensor.values, len(key)).astype(np.float64)
         if damping != "none":
             count = np.ones(len(key)) if damping == "presence" else 1.0 + np.log(np.maximum(count, 1.0))

@@ -62,9 +62,9 @@ def weighted(tensor: SparseTensor, n0: float | None) -> SparseTensor:
     """
     if n0 is None:
         return tensor
-    kept = tensor._twin
-    if kept is not None and kept[0] == n0:
-        return kept[1]
+    twin_before = tensor._twin
+    if twin_before is not None and twin_before[0] == n0:
+        return twin_before[1]
     s = sizes(tensor)
     scale = np.sqrt(1.0 + n0) / np.sqrt(s + n0) if n0 > 0 else 1.0 / np.sqrt(np.where(s > 0, s, 1.0))
     values = tensor.values * np.repeat(scale, np.diff(tensor.indptr))

@@ -42,13 +42,13 @@ class AuthenticatedMessage(SealedMessage):
 
     def verify(self, who: str, purpose: str, value: object, signature: bytes) -> None:
         """Refuse what ``who`` did not write: by the line if there is one and it is a letter to me, else by the signature."""
-        kind, _, to = purpose.rpartition(" to ")
-        key = self._key(who, kind) if kind and to == self.me else None
+        kind, _, addressee = purpose.rpartition(" to ")
+        key = self._key(who, kind) if kind and addressee == self.me else None
         if key is None:
             super().verify(who, purpose, value, signature)
             return
         try:
-            right = hmac.compare_digest(self._mac(key, who, to, kind, value), bytes(signature))
+            right = hmac.compare_digest(self._mac(key, who, addressee, kind, value), bytes(signature))
         except (TypeError, ValueError, MessageRefused):
             right = False
         if not right:

@@ -125,25 +125,29 @@ class MaskedSite(Party):
 
     def _members(self, names: Iterable[str], within: Iterable[str]) -> list[str]:
         """A list of sites from the coordinator: sorted, distinct, on the roster, enough, and with me in it."""
-        listed, allowed = list(names), within if isinstance(within, tuple) else tuple(within)
-        if listed != list(allowed) and (listed != sorted(set(listed)) or not set(listed) <= set(allowed)):
+        members, allowed = list(names), within if isinstance(within, tuple) else tuple(within)
+        if members != list(allowed) and (members != sorted(set(members)) or not set(members) <= set(allowed)):
             raise MessageRefused(f"{self.me!r} was sent a list with strangers or doubles")
-        if len(listed) < self._least or self.me not in listed:
+        if len(members) < self._least or self.me not in members:
             raise MessageRefused(
-                f"{self.me!r} was sent a list of {len(listed)} sites (itself included: {self.me in listed}); "
+                f"{self.me!r} was sent a list of {len(members)} sites (itself included: {self.me in members}); "
                 f"the threshold is {self._least}"
             )
-        return listed
+        return members
 
     def _on_keys(self, sender: str, body: dict[str, Any]) -> list[Message]:
         if self._key is None:
             raise MessageRefused(f"{self.me!r} expects no keys now")
-        met = read_introduction(body, self.envelope, self._adder.introduced)
-        members, publics, id = self._members(sorted(met.keys), self.roster.sites), met.keys, met.id
-        mine = self._key.public_key().public_bytes_raw()
-        if publics[self.me] != mine:
+        introduction = read_introduction(body, self.envelope, self._adder.introduced)
+        members, publics, id = (
+            self._members(sorted(introduction.keys), self.roster.sites),
+            introduction.keys,
+            introduction.id,
+        )
+        public_key = self._key.public_key().public_bytes_raw()
+        if publics[self.me] != public_key:
             raise MessageRefused(f"{self.me!r} was sent another key as its own")
-        pairs = {s: self._pair(mine, publics[s], id, s) for s in members if s != self.me}
+        pairs = {s: self._pair(public_key, publics[s], id, s) for s in members if s != self.me}
         line = agree(self._key, octets(body["line"]), id, "line", self.me, sender)
         around = circle(tuple(members), self.roster.threshold, self.roster.colluders, id)
         session = Session(self.me, around, id, pairs, line, self._adder.slots)
@@ -155,13 +159,13 @@ class MaskedSite(Party):
     def _pair(self, mine: bytes, other: bytes, id: bytes, peer: str) -> bytes:
         """Key of two sites. Where both run in this process the second takes what the first has computed."""
         assert self._key is not None
-        both = (min(mine, other), max(mine, other))
+        pair = (min(mine, other), max(mine, other))
         if peer not in self._adder.identities:
             return agree(self._key, other, id, "pair", self.me, peer)
-        known = self._adder.agreed.pop(both, None)
-        if known is None:
-            known = self._adder.agreed[both] = agree(self._key, other, id, "pair", self.me, peer)
-        return known
+        shared_key = self._adder.agreed.pop(pair, None)
+        if shared_key is None:
+            shared_key = self._adder.agreed[pair] = agree(self._key, other, id, "pair", self.me, peer)
+        return shared_key
 
     def _on_inbox(self, sender: str, body: dict[str, Any]) -> list[Message]:
         session = self._session
@@ -182,35 +186,35 @@ class MaskedSite(Party):
             accumulate(vector, stream(key, vector.size + 1), sign)
         self._tag, self._slot = tag, slot
         size = width(self.step, len(self.roster.sites))
-        sent = vector if size == 8 else np.concatenate([narrow(vector[:-2], size), narrow(vector[-2:])])
-        return self._send("masked", {"vector": sent, "session": session.id[:8], "slot": [session.batch, slot]})
+        payload = vector if size == 8 else np.concatenate([narrow(vector[:-2], size), narrow(vector[-2:])])
+        return self._send("masked", {"vector": payload, "session": session.id[:8], "slot": [session.batch, slot]})
 
     def _on_survivors(self, sender: str, body: dict[str, Any]) -> list[Message]:
         session, context = self._session, self.envelope.context
         if session is None or self._tag is None or self._made:
             raise MessageRefused(f"{self.me!r} signs one list of survivors, after its vector was sent")
-        listed = self._members(from_bits(octets(body["sites"]), session.members), session.members)
-        if not session.circle.safe(listed, self.roster.colluders):
-            raise MessageRefused(f"{self.me!r} was sent a list of {len(listed)} sites that do not hang together")
-        made = Promise(self.roster.attempt, tuple(listed), self._tag.over(listed).raw, len(self.roster.sites))
-        self._promises.sign(made)  # on disk before the vote leaves
-        self._made = made
-        return self._send("signed", {"votes": session.votes(context, _text(made.members), listed)})
+        survivors = self._members(from_bits(octets(body["sites"]), session.members), session.members)
+        if not session.circle.safe(survivors, self.roster.colluders):
+            raise MessageRefused(f"{self.me!r} was sent a list of {len(survivors)} sites that do not hang together")
+        promise = Promise(self.roster.attempt, tuple(survivors), self._tag.over(survivors).raw, len(self.roster.sites))
+        self._promises.sign(promise)  # on disk before the vote leaves
+        self._made = promise
+        return self._send("signed", {"votes": session.votes(context, _text(promise.members), survivors)})
 
     def _on_signatures(self, sender: str, body: dict[str, Any]) -> list[Message]:
         session, context = self._session, self.envelope.context
         if session is None or self._made is None:
             raise MessageRefused(f"{self.me!r} has signed no list of survivors yet")
-        listed = self._made.members
-        voters, votes = from_bits(octets(body["voters"]), listed), octets(body["votes"])
+        survivors = self._made.members
+        voters, votes = from_bits(octets(body["voters"]), survivors), octets(body["votes"])
         if len(votes) != VOTE * len(voters):
             raise MessageRefused(f"{self.me!r} was sent more or fewer signatures than voters")
-        right = session.count(context, _text(listed), voters, votes, self.roster.threshold)
+        right = session.count(context, _text(survivors), voters, votes, self.roster.threshold)
         if right < self.roster.threshold:
             raise MessageRefused(
                 f"{right} right signatures under the list of survivors; the threshold is {self.roster.threshold}"
             )
-        shares = session.shares(self._slot, listed)
+        shares = session.shares(self._slot, survivors)
         self._forget("done")
         return self._send("unmask", shares)
 
@@ -227,8 +231,8 @@ class MaskedSite(Party):
     def _forget(self, outcome: Literal["done", "aborted"]) -> None:
         """The sum is over. Keys stay for the next one if everybody who has them was in this one; otherwise they go."""
         session, self._session, self._result = self._session, None, outcome
-        everybody = session is not None and self._made is not None and self._made.members == session.members
-        if session is not None and outcome == "done" and everybody and self._adder.once:
+        complete = session is not None and self._made is not None and self._made.members == session.members
+        if session is not None and outcome == "done" and complete and self._adder.once:
             self._adder.sessions[self._place] = session
         else:
             self._adder.sessions.pop(self._place, None)

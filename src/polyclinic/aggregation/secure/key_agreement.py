@@ -106,13 +106,15 @@ class Session:
         self.batch += 1
         self.slots = self.slot = n = slots_of(self.batch, self.most)
         number = str(self.batch).encode()
-        ahead, told, at = self.circle.ahead(self.me), self.circle.told(self.me), self.circle.at
-        own = shamir.draw(2 * n * ELEMENTS)
-        known = np.stack([own, *(self._ahead(self.me, s) for s in ahead)])
-        secret, shares = shamir.complete(known, [at[s] + 1 for s in (self.me, *ahead)], [at[s] + 1 for s in told])
-        self._secrets, self._kept = secret.reshape(2, n, ELEMENTS), {self.me: own.reshape(2, n, ELEMENTS)}
+        ahead, receivers, points = self.circle.ahead(self.me), self.circle.told(self.me), self.circle.at
+        random = shamir.draw(2 * n * ELEMENTS)
+        given_shares = np.stack([random, *(self._ahead(self.me, s) for s in ahead)])
+        secret, shares = shamir.complete(
+            given_shares, [points[s] + 1 for s in (self.me, *ahead)], [points[s] + 1 for s in receivers]
+        )
+        self._secrets, self._kept = secret.reshape(2, n, ELEMENTS), {self.me: random.reshape(2, n, ELEMENTS)}
         part = self._part if self.batch == 0 and self.me in self.dealers else b""
-        sealed = {s: self._channel(s).seal(shares[i].tobytes() + part, "shares") for i, s in enumerate(told)}
+        sealed = {s: self._channel(s).seal(shares[i].tobytes() + part, "shares") for i, s in enumerate(receivers)}
         if part:
             sealed |= {s: self._channel(s).seal(part, "shares") for s in self._pairs if s not in sealed}
         self._bases = {
@@ -135,27 +137,29 @@ class Session:
 
     def collect(self, sealed: Mapping[str, bytes], members: Sequence[str]) -> None:
         """Keep what the others shared; from now on there are slots to use."""
-        near = (set(members) & set(self._near)) - {self.me}
-        told = {s for s in near if self.me in self.circle.told(s)}
+        neighbours = (set(members) & set(self._near)) - {self.me}
+        senders = {s for s in neighbours if self.me in self.circle.told(s)}
         dealers = set(self.dealers) if self.batch == 0 else set()
-        if set(sealed) != (told | (set(members) & dealers)) - {self.me}:
+        if set(sealed) != (senders | (set(members) & dealers)) - {self.me}:
             raise MessageRefused(f"{self.me!r} was sent shares of other sites than its neighbours")
         parts = {self.me: self._part} if self.me in self.dealers else {}
-        kept = self._kept | {s: self._ahead(s, self.me).reshape(2, self.slots, ELEMENTS) for s in near - told}
+        shares = self._kept | {
+            s: self._ahead(s, self.me).reshape(2, self.slots, ELEMENTS) for s in neighbours - senders
+        }
         for site, text in sealed.items():
             raw = self._channel(site).open(bytes(text), "shares")
-            size = 2 * self.slots * shamir.BYTES if site in told else 0
+            size = 2 * self.slots * shamir.BYTES if site in senders else 0
             if len(raw) != size + (32 if site in dealers else 0):
                 raise MessageRefused(f"shares from {site!r} have the wrong length")
-            if site in told:
-                kept[site] = np.frombuffer(raw[:size], np.uint64).reshape(2, self.slots, ELEMENTS)
+            if site in senders:
+                shares[site] = np.frombuffer(raw[:size], np.uint64).reshape(2, self.slots, ELEMENTS)
             if site in dealers:
                 parts[site] = raw[size:]
         if self.batch == 0:
             if not parts:
                 raise MessageRefused(f"{self.me!r} was sent no part of the group's key")
             self._group = group_key(parts, self.id)
-        self._kept, self.members, self.slot = kept, tuple(members), 0
+        self._kept, self.members, self.slot = shares, tuple(members), 0
         self._here = frozenset(members)
 
     # ---- one slot
@@ -171,22 +175,22 @@ class Session:
 
     def masks(self, slot: int, context: bytes) -> list[tuple[bytes, int]]:
         """Keys of the masks of my vector in this slot, and whether each is added or subtracted."""
-        here = self._here
+        present = self._here
         own = [(keyed(self._secrets[0, slot].tobytes(), b"self", context), 1)]
         return own + [
             (keyed(self._bases[s][slot].tobytes(), b"pair", context), 1 if self.me < s else -1)
             for s in self._near
-            if s in here
+            if s in present
         ]
 
     def shares(self, slot: int, alive: Sequence[str]) -> dict[str, bytes]:
         """Seed shares of survivors, lock shares of the lost, each in the order of names; never both of one site. The slot's
         shares are forgotten."""
-        here = self._here if tuple(alive) == self.members else set(alive)
+        present = self._here if tuple(alive) == self.members else set(alive)
         kept = sorted(self._kept.items())
         out = {
-            "seeds": b"".join(a[0, slot].tobytes() for s, a in kept if s in here),
-            "masks": b"".join(a[1, slot].tobytes() for s, a in kept if s not in here),
+            "seeds": b"".join(a[0, slot].tobytes() for s, a in kept if s in present),
+            "masks": b"".join(a[1, slot].tobytes() for s, a in kept if s not in present),
         }
         self._kept = {s: a.copy() for s, a in self._kept.items()} if slot == 0 else self._kept
         for a in self._kept.values():

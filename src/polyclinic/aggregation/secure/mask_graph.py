@@ -61,9 +61,9 @@ class MaskGraph:
         """
         if not self.half or (len(listed) == len(self.order) and self.half > colluders):
             return True
-        some = set(listed)
-        here = np.array([s in some for s in self.order], np.int64)
-        sums = np.cumsum(np.concatenate([[0], here, here[: self.half]]))
+        members = set(listed)
+        present = np.array([s in members for s in self.order], np.int64)
+        sums = np.cumsum(np.concatenate([[0], present, present[: self.half]]))
         return bool((sums[self.half :] - sums[: -self.half] > colluders).all())
 
 

@@ -126,9 +126,9 @@ class Masked(Aggregator):
         if faults:
             raise ConfigError("a masked sum is not safe with this roster", faults=faults)
         parties = parties_digest(roster)
-        anew = roster.attempt > 0 or not self.once or (promises is not None and bool(promises.bound))
-        board = None if anew or mine is not None else self.boards.get(parties)
-        session = None if anew or mine is None else self.sessions.get((me, parties))
+        restart = roster.attempt > 0 or not self.once or (promises is not None and bool(promises.bound))
+        board = None if restart or mine is not None else self.boards.get(parties)
+        session = None if restart or mine is None else self.sessions.get((me, parties))
         lines: Mapping[str, bytes] = {} if board is None else board.lines
         if session is not None and roster.coordinator is not None:
             lines = {roster.coordinator: session.line}

@@ -68,18 +68,18 @@ class MaskedCoordinator(Party):
                 return [self.envelope.seal(message.sender, "again", {})]
             self.envelope.open(message)
             out = self._again()
-            again = self.envelope.seal(message.sender, "again", {})
-            return [*out, *(self.take(message) if kind == "advertise" else [again])]
+            request = self.envelope.seal(message.sender, "again", {})
+            return [*out, *(self.take(message) if kind == "advertise" else [request])]
         return super().take(message)
 
     def _again(self) -> list[Message]:
-        told, self._got = sorted(self._got), {}
+        receivers, self._got = sorted(self._got), {}
         self._phase, self._board = 0, None
         self._adder.boards.pop(parties_digest(self.roster), None)
         self._sum = np.zeros(self.step.size + 2, np.uint64)
         self.envelope.lines.clear()
         self.envelope.forget("shares", "masked")
-        return [self.envelope.seal(s, "again", {}) for s in told]
+        return [self.envelope.seal(s, "again", {}) for s in receivers]
 
     def _collect(self, kind: str) -> Callable[[str, dict[str, object]], list[Message]]:
         def take(sender: str, body: dict[str, object]) -> list[Message]:
@@ -103,11 +103,11 @@ class MaskedCoordinator(Party):
         board, table = self._board, body["table"]
         assert board is not None
         sealed = {str(k): octets(v) for k, v in body["sealed"].items()}
-        near, slots = board.circle.near(sender), slots_of(board.batch + 1, board.most)
+        neighbours, slots = board.circle.near(sender), slots_of(board.batch + 1, board.most)
         if not set(board.circle.told(sender)) <= set(sealed) <= set(board.circle.order) - {sender}:
             raise ValueError("shares for other keepers than announced")
         commits = octets(body["commits"])
-        words = BASE * len(near) * slots
+        words = BASE * len(neighbours) * slots
         if not isinstance(table, np.ndarray) or table.dtype != np.uint64 or table.shape != (words,):
             raise ValueError(f"a table of {words} words is expected")
         if len(commits) != COMMIT * slots:
@@ -139,9 +139,9 @@ class MaskedCoordinator(Party):
         board, seeds, masks = self._board, octets(body["seeds"]), octets(body["masks"])
         assert board is not None
         keepers = board.circle.keepers(sender)  # who is near me is whom I am near
-        there = sorted(s for s in keepers if s in self._living)
-        names = [*there, *sorted(s for s in keepers if s in self._had and s not in self._living)]
-        if len(seeds) != BYTES * len(there) or len(seeds + masks) != BYTES * len(names):
+        present = sorted(s for s in keepers if s in self._living)
+        names = [*present, *sorted(s for s in keepers if s in self._had and s not in self._living)]
+        if len(seeds) != BYTES * len(present) or len(seeds + masks) != BYTES * len(names):
             raise ValueError("shares of other sites than announced")
         return {s: (seeds + masks)[BYTES * i : BYTES * (i + 1)] for i, s in enumerate(names)}
 
@@ -202,9 +202,9 @@ class MaskedCoordinator(Party):
 
     def _after_signed(self, here: list[str], got: dict[str, Any]) -> list[Message]:
         votes = np.frombuffer(b"".join(got[s] for s in here), np.uint8).reshape(len(here), len(self._alive), VOTE)
-        at = {s: i for i, s in enumerate(self._alive)}
+        index = {s: i for i, s in enumerate(self._alive)}
         voters = to_bits(here, self._alive)
-        return self._tell("signatures", lambda s: {"voters": voters, "votes": votes[:, at[s]].tobytes()})
+        return self._tell("signatures", lambda s: {"voters": voters, "votes": votes[:, index[s]].tobytes()})
 
     def _after_unmask(self, here: list[str], got: dict[str, Any]) -> list[Message]:
         """Take the masks off the SUM; no single vector exists any more."""
@@ -228,11 +228,11 @@ class MaskedCoordinator(Party):
         self.opened, self._sum = total, np.zeros(0, np.uint64)
         values = FixedPoint.of(self.step, len(self.roster.sites)).decode(total[:-1])
         self._result = unflatten(self.step, values, len(self._alive), self._adder.noise_share(self.roster))
-        same = parties_digest(self.roster)
+        parties = parties_digest(self.roster)
         if tuple(self._alive) == board.members and self._adder.once:
-            self._adder.boards[same] = board
+            self._adder.boards[parties] = board
         else:
-            self._adder.boards.pop(same, None)
+            self._adder.boards.pop(parties, None)
         return []
 
     def _tell(self, kind: str, body: Callable[[str], Mapping[str, object]]) -> list[Message]:

@@ -41,9 +41,10 @@ def complete(shares: Elements, known: Sequence[int], others: Sequence[int]) -> t
     >>> int(secret[0]), int(rest[0, 0])
     (5, 26)
     """
-    at = np.asarray(known, np.uint64)
+    points = np.asarray(known, np.uint64)
     rows = [
-        rebuild(shares, weights(tuple(int(x) for x in (at + np.uint64(P - o)) % np.uint64(P)))) for o in (0, *others)
+        rebuild(shares, weights(tuple(int(x) for x in (points + np.uint64(P - o)) % np.uint64(P))))
+        for o in (0, *others)
     ]
     return rows[0], np.array(rows[1:], np.uint64).reshape(len(others), shares.shape[1])
 

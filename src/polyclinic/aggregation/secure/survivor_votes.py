@@ -37,8 +37,8 @@ class SurvivorVotes:
 
     def votes(self, what: bytes, listed: Sequence[str]) -> bytes:
         """Return my votes for ``what`` (64 bytes), in the order of ``listed``; zeros for a site without a key with me (myself)."""
-        said, pairs, none = what + self.me.encode(), self._pairs, bytes(VOTE)
-        return b"".join([_vote(pairs[s], said) if s in pairs else none for s in listed])
+        text, pairs, blank = what + self.me.encode(), self._pairs, bytes(VOTE)
+        return b"".join([_vote(pairs[s], text) if s in pairs else blank for s in listed])
 
     def count(self, what: bytes, voters: Sequence[str], votes: bytes, enough: int) -> int:
         """Return how many votes for me are right, mine included; counting stops at ``enough``."""
@@ -46,6 +46,6 @@ class SurvivorVotes:
         for i, voter in enumerate(voters):
             if right == enough:
                 break
-            given = votes[i * VOTE : (i + 1) * VOTE]
-            right += voter == self.me or hmac.compare_digest(_vote(self._pairs[voter], what + voter.encode()), given)
+            vote = votes[i * VOTE : (i + 1) * VOTE]
+            right += voter == self.me or hmac.compare_digest(_vote(self._pairs[voter], what + voter.encode()), vote)
         return right

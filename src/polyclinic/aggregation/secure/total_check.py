@@ -64,8 +64,8 @@ class TotalCheck(NamedTuple):
 
     def accepts(self, words: Words, tag: int) -> bool:
         """Whether these words can be the sum over the members."""
-        found = int(weighed(words, self.rho, 2**BITS + self.members))  # each was rounded once
-        return found < P and (found + self.pads - tag) % P == 0
+        value = int(weighed(words, self.rho, 2**BITS + self.members))  # each was rounded once
+        return value < P and (value + self.pads - tag) % P == 0
 
     def opened(self, words: Words) -> Words:
         """The data words of an opened vector (tag last), or :class:`MessageRefused`."""

@@ -14,11 +14,11 @@ def check_additive(method: Method, site: Site, fold: Simulation) -> None:
 
     Each group starts anew at the public state of that sum, so a method that remembers patients is found, too.
     """
-    third, everybody = site.patients // 3, np.arange(site.patients)
+    third, patients = site.patients // 3, np.arange(site.patients)
     while (step := fold.step()) is not None:
-        groups = (everybody, everybody[:third], everybody[third:])
-        whole, some, rest = (_part(method, step, site.take(who), fold.public) for who in groups)
-        differ = [n for n in step.shapes if not np.array_equal(whole[n], some[n] + rest[n])]
+        groups = (patients, patients[:third], patients[third:])
+        whole, first, second = (_part(method, step, site.take(who), fold.public) for who in groups)
+        differ = [n for n in step.shapes if not np.array_equal(whole[n], first[n] + second[n])]
         assert not differ, f"step {step.name!r}: {', '.join(differ)} of all patients is not the sum of two groups"
         fold.advance()
 
@@ -26,5 +26,5 @@ def check_additive(method: Method, site: Site, fold: Simulation) -> None:
 def _part(method: Method, step: Step, site: Site, public: object) -> Arrays:
     seed = method.params.seed
     private = method.init_site(site, public, seeds(seed, site.name, "open"))
-    own = seeds(seed, site.name, step.round, step.name)
-    return method.contribute(step, site, private, public, own)[1].arrays
+    rng = seeds(seed, site.name, step.round, step.name)
+    return method.contribute(step, site, private, public, rng)[1].arrays

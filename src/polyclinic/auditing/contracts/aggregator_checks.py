@@ -107,22 +107,24 @@ class SumChecks:
 
     def whole(self, parts: Mapping[str, Contribution], **options: Any) -> Total:
         """The total of a sum that must come about."""
-        taken = self.take(parts, **options)
-        assert taken.total is not None, f"no total; the parties ended with {sorted(map(str, taken.results.values()))}"
-        return taken.total
+        outcome = self.take(parts, **options)
+        assert outcome.total is not None, (
+            f"no total; the parties ended with {sorted(map(str, outcome.results.values()))}"
+        )
+        return outcome.total
 
     def near(self, total: Total, parts: Mapping[str, Contribution], step: Step) -> None:
         """A sum is the sum; a robust rule lies within what was contributed."""
         assert total.members == len(parts), f"{total.members} members of {len(parts)}"
         for n in step.shapes:
-            each = np.stack([c.arrays[n] for c in parts.values()])
+            values = np.stack([c.arrays[n] for c in parts.values()])
             if self.adder.adds:
                 weights = np.array([c.weight for c in parts.values()])
-                gap = float(np.abs(total.arrays[n] - np.tensordot(weights, each, 1)).max(initial=0.0))
+                gap = float(np.abs(total.arrays[n] - np.tensordot(weights, values, 1)).max(initial=0.0))
                 assert gap <= NEAR * step.bound * weights.sum(), f"{n} is off the sum by {gap:.3g}"
             else:
                 mean, room = total.mean(n), NEAR * step.bound
-                assert (mean >= each.min(0) - room).all() and (mean <= each.max(0) + room).all(), (
+                assert (mean >= values.min(0) - room).all() and (mean <= values.max(0) + room).all(), (
                     f"{n} lies outside of the contributions"
                 )
 
@@ -165,10 +167,10 @@ class SumChecks:
     def order_part(self) -> None:
         """the same contributions give the same bits, whatever the order of the sites"""
         parts = self.parts(4)
-        one, two = self.whole(parts), self.whole(dict(reversed(parts.items())))
+        first, second = self.whole(parts), self.whole(dict(reversed(parts.items())))
         room = 0.0 if self.adder.facts.topology == "star" else NEAR * self.step.bound
         for n in self.step.shapes:
-            gap = float(np.abs(one.arrays[n] - two.arrays[n]).max())
+            gap = float(np.abs(first.arrays[n] - second.arrays[n]).max())
             assert gap <= room, f"{n} differs by {gap:.3g}"
 
     def once_part(self) -> None:
@@ -178,15 +180,17 @@ class SumChecks:
         total = self.adder.aggregate_local(roster, self.step, parts)
         if total is None:
             raise Skip("the aggregator has no shortcut for one process")
-        other = self.whole(parts)
+        by_messages = self.whole(parts)
         room = 0.0 if self.adder.facts.topology == "star" else NEAR * self.step.bound
-        assert all(np.abs(total.arrays[n] - other.arrays[n]).max() <= room for n in self.step.shapes), "other bits"
+        assert all(np.abs(total.arrays[n] - by_messages.arrays[n]).max() <= room for n in self.step.shapes), (
+            "other bits"
+        )
 
     def wire_part(self) -> None:
         """every message can be encoded and decoded"""
         for m in self.take(self.parts(6)).messages:
-            back = wire.decode(wire.encode(dict(m.body)))
-            assert wire.encode(back) == wire.encode(dict(m.body)), f"{m.kind!r} changes when it is decoded"
+            decoded = wire.decode(wire.encode(dict(m.body)))
+            assert wire.encode(decoded) == wire.encode(dict(m.body)), f"{m.kind!r} changes when it is decoded"
 
     def strangers_part(self) -> None:
         """messages of unknown senders, other rounds or attempts are refused and change nothing"""
@@ -202,26 +206,26 @@ class SumChecks:
         parts = self.parts(7)
         logging.disable(logging.ERROR)  # every refusal is a line in a log
         try:
-            taken = self.take(parts, forged=forged)
+            outcome = self.take(parts, forged=forged)
         finally:
             logging.disable(logging.NOTSET)
-        assert taken.total is not None, "no total after forged messages"
-        self.near(taken.total, parts, self.step)
+        assert outcome.total is not None, "no total after forged messages"
+        self.near(outcome.total, parts, self.step)
 
     def lost_part(self) -> None:
         """a silent site is left out if the aggregator tolerates it and enough sites remain, else there is no total"""
         parts = self.parts(8)
-        here = {s: c for s, c in parts.items() if s != SITES[2]}
-        alone = self.take(parts, without=[SITES[2]])
-        assert alone.total is None, "a total of four where five are needed"
-        waiting = sorted(n for n, r in alone.results.items() if r == "pending")
+        present = {s: c for s, c in parts.items() if s != SITES[2]}
+        outcome = self.take(parts, without=[SITES[2]])
+        assert outcome.total is None, "a total of four where five are needed"
+        waiting = sorted(n for n, r in outcome.results.items() if r == "pending")
         assert not waiting, (
             f"after the deadline {', '.join(waiting)} still wait: deadline() must end the sum there (result 'aborted')"
         )
         if not self.adder.facts.tolerates_loss:
             raise Skip("the aggregator tolerates no dropout, and gave no total")
         total = self.whole(parts, threshold=least_threshold(len(SITES)), without=[SITES[2]])
-        self.near(total, here, self.step)
+        self.near(total, present, self.step)
 
     def hidden_part(self) -> None:
         """if only the total is revealed, no message or sum of a site's messages resembles a contribution, and masks are fresh"""
@@ -233,9 +237,9 @@ class SumChecks:
         for m in (m for run in runs for m in run.messages if m.sender in parts):
             self.unlike(m, parts[m.sender].arrays["A"])
         for site in SITES if self.adder.facts.topology == "star" else ():
-            by = read_by_relay(runs[0].messages, site, parts[site].arrays["A"])
-            assert not by, (
-                f"{by} of {site!r} together are its contribution, and a coordinator may carry both: seal what goes from site to "
+            letters = read_by_relay(runs[0].messages, site, parts[site].arrays["A"])
+            assert not letters, (
+                f"{letters} of {site!r} together are its contribution, and a coordinator may carry both: seal what goes from site to "
                 "site (polyclinic.protocol.wire.sealed), or say reveals='each'"
             )
         bodies = [{wire.encode(dict(m.body)) for m in run.messages if readable(m.body)} for run in runs]
@@ -257,9 +261,9 @@ class SumChecks:
     def model_part(self) -> None:
         """a method gives the model of plain sums (with a robust rule: a finite model)"""
         sites = example_sites(self.method.needs)
-        found = wire.pack(Simulation(self.method, sites, adder=self.adder).run().public)
+        state = wire.pack(Simulation(self.method, sites, adder=self.adder).run().public)
         plain = wire.pack(Simulation(self.method, sites, adder=by_name("plain")).run().public)
-        for a, b in zip(readable(found), readable(plain)):
+        for a, b in zip(readable(state), readable(plain)):
             assert np.isfinite(a).all(), "numbers that are not finite"
             if self.adder.adds:
                 room = 1e-5 * max(float(np.abs(b).max(initial=0.0)), 1.0)
@@ -268,10 +272,10 @@ class SumChecks:
     def between_part(self) -> None:
         """between hosts it gives the same model, and it ends with an error when a site is lost"""
         sites = example_sites(self.method.needs)
-        found = wire.pack(Rehearsal(self.adder, self.method, sites).fit().public)
-        here = wire.pack(Simulation(self.method, sites, adder=self.adder).run().public)
+        state = wire.pack(Rehearsal(self.adder, self.method, sites).fit().public)
+        local = wire.pack(Simulation(self.method, sites, adder=self.adder).run().public)
         room = NEAR if self.adder.facts.topology == "star" else 1e-5
-        for a, b in zip(readable(found), readable(here)):
+        for a, b in zip(readable(state), readable(local)):
             gap = float(np.abs(a - b).max(initial=0.0))
             assert gap <= room * max(float(np.abs(b).max(initial=0.0)), 1.0), f"another model than here, by {gap:.3g}"
         with suppress(PeerLost):
@@ -280,10 +284,10 @@ class SumChecks:
 
 def _facts(adder: Aggregator) -> AggregatorFacts | None:
     try:
-        found: object = adder.facts
+        facts: object = adder.facts
     except AttributeError:
         return None
-    return found if isinstance(found, AggregatorFacts) else None
+    return facts if isinstance(facts, AggregatorFacts) else None
 
 
 SUM_PARTS: Final = (

@@ -45,9 +45,9 @@ class Checks:
 
     def fold(self, sites: Given = None, method: Method | None = None, **options: Unpack[RunOptions]) -> Simulation:
         """A run with injected noise, so that it can be repeated."""
-        chosen = list(self.sites if sites is None else sites)
-        options.setdefault("doors", {s.name: ReleaseGate(s.name, noise=self.noise(s.name)) for s in chosen})
-        return Simulation(method or self.method, chosen, **options)
+        hospitals = list(self.sites if sites is None else sites)
+        options.setdefault("doors", {s.name: ReleaseGate(s.name, noise=self.noise(s.name)) for s in hospitals})
+        return Simulation(method or self.method, hospitals, **options)
 
     def noise(self, name: str) -> SimulatedNoise:
         """Noise that repeats: only tests may do this."""
@@ -66,9 +66,9 @@ class Checks:
             raise Skip("the method is not an exact federation of its central twin")
         if self.private:
             raise Skip("noise is on")
-        several, one = self.run(), self.run([pooled(self.sites, "all")])
-        same, gap = near(several.public, one.public, self.method.exact)
-        assert same, f"differs by {gap:.2e}, promised {self.method.exact:.0e}"
+        federated, central = self.run(), self.run([pooled(self.sites, "all")])
+        equal, gap = near(federated.public, central.public, self.method.exact)
+        assert equal, f"differs by {gap:.2e}, promised {self.method.exact:.0e}"
 
     def order_part(self) -> None:
         """the order of the sites does not change the model"""
@@ -89,9 +89,9 @@ class Checks:
         first = self.sites[0]
         less = self.run([first.take(np.arange(1, first.patients)), *self.sites[1:]])
         # by name: how many rounds a method takes may depend on the sums, what a step sends may not
-        before, after = ({x.step.name: dict(x.step.shapes) for x in o.releases} for o in (outcome, less))
-        for name in sorted(before.keys() & after.keys()):
-            assert before[name] == after[name], f"step {name!r}: shapes depend on the patients"
+        shapes, shapes_without = ({x.step.name: dict(x.step.shapes) for x in o.releases} for o in (outcome, less))
+        for name in sorted(shapes.keys() & shapes_without.keys()):
+            assert shapes[name] == shapes_without[name], f"step {name!r}: shapes depend on the patients"
 
     def budget_part(self) -> None:
         """the ledger adds up to the reported epsilon, and a smaller limit stops the run before the release"""
@@ -101,8 +101,8 @@ class Checks:
 
         privacy, fold = self.method.params.privacy, self.fold()
         fold.run()
-        spent = [p.door.ledger.epsilon(privacy.delta) for p in fold.parties.values()]
-        assert max(spent) <= privacy.epsilon * 1.001, f"spent {max(spent):.4f}, asked for {privacy.epsilon}"
+        epsilons = [p.door.ledger.epsilon(privacy.delta) for p in fold.parties.values()]
+        assert max(epsilons) <= privacy.epsilon * 1.001, f"spent {max(epsilons):.4f}, asked for {privacy.epsilon}"
         tight = {s.name: ReleaseGate(s.name, policy=Policy(max_epsilon_total=privacy.epsilon / 2)) for s in self.sites}
         try:
             self.fold(doors=tight).run()
@@ -123,27 +123,27 @@ class Checks:
             states = []
             while fold.advance():
                 states.append(wire.encode(fold.state(), limit=2**40))
-            whole = bits_of(fold.public)
+            bits = bits_of(fold.public)
         if self.private:
             raise Skip("noise is on: a resumed run re-sends stored releases (part 12)")
         for at in sorted({0, len(states) // 2, len(states) - 1}):
-            again = self.fold()
-            again.restore(wire.decode(states[at], limit=2**40))
+            resumed = self.fold()
+            resumed.restore(wire.decode(states[at], limit=2**40))
             with one_thread():
-                while again.advance():
+                while resumed.advance():
                     pass
-            assert bits_of(again.public) == whole, f"restoring after sum {at + 1} of {len(states)} changes the model"
+            assert bits_of(resumed.public) == bits, f"restoring after sum {at + 1} of {len(states)} changes the model"
 
     def silent_part(self) -> None:
         """without one site the run continues with a quorum, or stops and can be resumed"""
-        gone = self.sites[-1].name
+        silent_site = self.sites[-1].name
         try:
-            self.run(silent=lambda step, name: name == gone)
+            self.run(silent=lambda step, name: name == silent_site)
         except PeerLost:
             pass
         else:
             raise AssertionError("a run that needs all sites went on without one")
-        outcome = self.run(silent=lambda step, name: name == gone, quorum=len(self.sites) - 1)
+        outcome = self.run(silent=lambda step, name: name == silent_site, quorum=len(self.sites) - 1)
         assert outcome.history, "a quorum of the sites did not finish a round"
 
     def wire_part(self) -> None:
@@ -151,8 +151,8 @@ class Checks:
         fold = self.fold()
         while fold.advance():
             state = fold.public
-            again = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(state))))
-            assert bits_of(again) == bits_of(state), "the public state does not survive the wire"
+            copied = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(state))))
+            assert bits_of(copied) == bits_of(state), "the public state does not survive the wire"
         data = wire.encode_message(Message("a", "b", "x", 1, "s", 0, {}), f"{self.method.name}/{self.method.version}")
         try:
             wire.decode_message(data, f"{self.method.name}/{self.method.version + 1}")
@@ -164,11 +164,11 @@ class Checks:
     def degenerate_part(self) -> None:
         """an empty site and a site with one patient give a finite model or an error with a hint"""
         first = self.sites[0]
-        odd = [*self.sites[1:], first.take([0])]
+        sites = [*self.sites[1:], first.take([0])]
         if self.method.needs == "tensor":
-            odd.append(replace(first.take(np.arange(0)), name="empty"))
+            sites.append(replace(first.take(np.arange(0)), name="empty"))
         try:
-            outcome = self.run(odd)
+            outcome = self.run(sites)
         except PolyclinicError as e:
             assert e.hint or e.faults, f"an error that says nothing to do: {e}"
             return
@@ -180,10 +180,11 @@ class Checks:
         if self.method.needs != "tensor":
             raise Skip("the method reads features, which have no code axes")
         outcome = self.run()
-        given = self.sites[0].counts().axes[1:]
-        assert tuple(a.labels for a in outcome.setting.axes) == tuple(a.labels for a in given)
-        other = self.sites[0].counts()
-        turned = other.with_axes([other.axes[0], replace(other.axes[1], labels=given[0].labels[::-1]), *other.axes[2:]])  # type: ignore[index]
+        axes = self.sites[0].counts().axes[1:]
+        assert tuple(a.labels for a in outcome.setting.axes) == tuple(a.labels for a in axes)
+        tensor = self.sites[0].counts()
+        other_order = replace(tensor.axes[1], labels=(axes[0].labels or ())[::-1])
+        turned = tensor.with_axes([tensor.axes[0], other_order, *tensor.axes[2:]])
         try:
             self.run([Site(self.sites[0].name, turned), *self.sites[1:]])
         except ProtocolMismatch as e:
@@ -197,8 +198,8 @@ class Checks:
             raise Skip("noise shares differ between sums by design")
         if any(r.step.how == "gather" for r in self.run().releases):
             raise Skip("the method gathers contributions, which secure sums exclude")
-        same, gap = near(self.run().public, self.run(adder=by_name("masked")).public, 1e-6)
-        assert same, f"masked differs from plain by {gap:.1e}, promised 1e-06"
+        equal, gap = near(self.run().public, self.run(adder=by_name("masked")).public, 1e-6)
+        assert equal, f"masked differs from plain by {gap:.1e}, promised 1e-06"
 
     def retry_part(self) -> None:
         """a repeated step sends the same bytes again, and only what the aggregation leaks is charged again"""
@@ -208,23 +209,27 @@ class Checks:
         assert step is not None
         party = next(iter(fold.parties.values()))
         first = party.contribute(step, fold.public, fold.roster)
-        again = party.contribute(step, fold.public, fold.roster)
-        assert all(np.array_equal(first.arrays[k], again.arrays[k]) for k in first.arrays), (
+        repeat = party.contribute(step, fold.public, fold.roster)
+        assert all(np.array_equal(first.arrays[k], repeat.arrays[k]) for k in first.arrays), (
             "another release for one attempt"
         )
-        paid = len(party.door.ledger.charges())
+        charges = len(party.door.ledger.charges())
         roster = replace(fold.roster, attempt=fold.roster.attempt + 1)
-        other = party.contribute(step, fold.public, roster)
-        assert all(np.array_equal(first.arrays[k], other.arrays[k]) for k in first.arrays), (
+        second_attempt = party.contribute(step, fold.public, roster)
+        assert all(np.array_equal(first.arrays[k], second_attempt.arrays[k]) for k in first.arrays), (
             "noise was drawn again for another attempt"
         )
         leaks = bool(fold.adder.leakage(roster, step))
-        assert len(party.door.ledger.charges()) == paid + leaks, "the charge of another attempt differs from its leak"
+        assert len(party.door.ledger.charges()) == charges + leaks, (
+            "the charge of another attempt differs from its leak"
+        )
 
     def return_part(self) -> None:
         """a site that misses a step and returns leaves the model finite"""
-        gone = self.sites[0].name
-        outcome = self.run(silent=lambda step, name: name == gone and step.round == 2, quorum=len(self.sites) - 1)
+        silent_site = self.sites[0].name
+        outcome = self.run(
+            silent=lambda step, name: name == silent_site and step.round == 2, quorum=len(self.sites) - 1
+        )
         for a in arrays_in(wire.pack(outcome.public)):
             assert np.isfinite(a).all(), "not finite"
 
@@ -245,11 +250,11 @@ class Checks:
             starts = [self.method.with_params(n_starts=n) for n in (1, 2, 2)]
         except ConfigError:
             raise Skip("the method refuses several starts with these parameters") from None
-        one, two, again = (m.fit(self.sites) for m in starts)
-        assert two.privacy_.releases >= one.privacy_.releases, "the card forgets a start"
+        single, best, repeat = (m.fit(self.sites) for m in starts)
+        assert best.privacy_.releases >= single.privacy_.releases, "the card forgets a start"
         if not self.private:
-            other = _unlike(two.result_, again.result_)
-            assert not other, f"two starts, fitted twice: {', '.join(other)} differ"
+            differences = _unlike(best.result_, repeat.result_)
+            assert not differences, f"two starts, fitted twice: {', '.join(differences)} differ"
 
     def fitted(self) -> Any:
         """A fitted estimator, with injected noise; Skip where the method makes no value."""
@@ -283,9 +288,9 @@ class Checks:
         value = self.fitted().result_
         with tempfile.TemporaryDirectory() as folder:
             path = value.save(Path(folder) / f"model.{value.kind}")
-            back = load(path)
-            assert path.read_bytes() == back.to_bytes() == value.to_bytes(), "two files of one model differ"
-        assert self.placed(back) == self.placed(value), "the loaded model computes other scores"
+            loaded = load(path)
+            assert path.read_bytes() == loaded.to_bytes() == value.to_bytes(), "two files of one model differ"
+        assert self.placed(loaded) == self.placed(value), "the loaded model computes other scores"
         data = bytearray(value.to_bytes())
         data[len(data) // 2] ^= 1
         try:
@@ -297,23 +302,23 @@ class Checks:
     def pickle_part(self) -> None:
         """a pickled estimator keeps its parameters and its model"""
         model = self.fitted()
-        back = pickle.loads(pickle.dumps(model))
-        assert back.get_params() == model.get_params()
-        assert back.result_.to_bytes() == model.result_.to_bytes(), "the model changed on the way"
-        assert self.placed(back.result_) == self.placed(model.result_)
+        unpickled = pickle.loads(pickle.dumps(model))
+        assert unpickled.get_params() == model.get_params()
+        assert unpickled.result_.to_bytes() == model.result_.to_bytes(), "the model changed on the way"
+        assert self.placed(unpickled.result_) == self.placed(model.result_)
 
     def publish_part(self) -> None:
         """the public state alone, as sent between hosts, gives the model of one process"""
         model = self.fitted()
-        whole = self.run(method=copy.copy(self.method))
-        if whole.releases and any(r.step.how == "gather" for r in whole.releases):
+        outcome = self.run(method=copy.copy(self.method))
+        if outcome.releases and any(r.step.how == "gather" for r in outcome.releases):
             raise Skip("the method gathers contributions: it runs in one process")
-        public = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(whole.public))))
-        there = copy.copy(self.method)
-        assert isinstance(there, Estimator)
-        there.publish(replace(whole, public=public, privates={}, closed={}, lines=()))
-        other = _unlike(model.result_, there.result_)
-        assert not other, f"{', '.join(other)} differ without the sites' private states"
+        public = wire.unpack(self.method.Public, wire.decode(wire.encode(wire.pack(outcome.public))))
+        remote = copy.copy(self.method)
+        assert isinstance(remote, Estimator)
+        remote.publish(replace(outcome, public=public, privates={}, closed={}, lines=()))
+        differences = _unlike(model.result_, remote.result_)
+        assert not differences, f"{', '.join(differences)} differ without the sites' private states"
 
     def report_part(self) -> None:
         """the run folder and the report show the model and its guarantee, and name no patient"""
@@ -329,8 +334,8 @@ class Checks:
         assert (value is None) == (contents.model is None), "what was learned is not in the folder"
         if value is not None and contents.model is not None:
             assert contents.model.arrays().keys() == value.arrays().keys(), "the folder holds another model"
-        named = self.patients_in([page.encode(), *files])
-        assert not named, f"patients are named in the run folder: {', '.join(named[:5])}"
+        patients = self.patients_in([page.encode(), *files])
+        assert not patients, f"patients are named in the run folder: {', '.join(patients[:5])}"
 
     def patients_in(self, texts: list[bytes]) -> list[str]:
         """Names of patients that occur in the texts."""

@@ -44,17 +44,17 @@ def read_by_relay(letters: Sequence[Message], site: str, mine: NDArray[np.float6
     >>> read_by_relay([letter("c", left)], "a", mine), read_by_relay([letter("c", left), letter("b", right)], "a", mine)
     ('', "'to b' and 'to c'")
     """
-    sent: list[tuple[str, Numbers]] = []
-    got: list[tuple[str, Numbers]] = []
+    outgoing: list[tuple[str, Numbers]] = []
+    incoming: list[tuple[str, Numbers]] = []
     for m in letters:
-        row = sent if m.sender == site else got if m.to == site else []
+        row = outgoing if m.sender == site else incoming if m.to == site else []
         row += [(m.kind, a.ravel()) for a in readable(m.body) if a.size == mine.size]
-    for dtype in {a.dtype for _, a in (*sent, *got)}:
-        out, into = ([x for x in row if x[1].dtype == dtype] for row in (sent, got))
+    for dtype in {a.dtype for _, a in (*outgoing, *incoming)}:
+        out, into = ([x for x in row if x[1].dtype == dtype] for row in (outgoing, incoming))
         names, arrays = [n for n, _ in (*out, *into)], [a for _, a in (*out, *into)]
-        by = _combined(names, arrays, len(out), mine)
-        if by:
-            return by
+        kinds = _combined(names, arrays, len(out), mine)
+        if kinds:
+            return kinds
     return ""
 
 

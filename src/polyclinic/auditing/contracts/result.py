@@ -70,14 +70,14 @@ def run_checks(
 ) -> Battery:
     """Run the checks that are asked for by name or number, all by default; AssertionError with all results if one fails."""
     numbered = dict(enumerate(checks, start=1))
-    named = {check.name: number for number, check in numbered.items()}
-    chosen = [*numbered] if asked is None else [x if isinstance(x, int) else named.get(x, 0) for x in asked]
-    unknown = [repr(x) for x, number in zip(asked or (), chosen) if number not in numbered]
+    numbers = {check.name: number for number, check in numbered.items()}
+    selection = [*numbered] if asked is None else [x if isinstance(x, int) else numbers.get(x, 0) for x in asked]
+    unknown = [repr(x) for x, number in zip(asked or (), selection) if number not in numbered]
     if unknown:
         raise ConfigError(
             "the contract has no such check", faults=unknown, hint=f"known: {', '.join(c.name for c in checks)}"
         )
-    battery = Battery(what, tuple(_ran(number, numbered[number], subject) for number in chosen))
+    battery = Battery(what, tuple(_ran(number, numbered[number], subject) for number in selection))
     if not battery.passed:
         raise AssertionError(str(battery))
     return battery
@@ -108,11 +108,11 @@ def example_sites(needs: str = "tensor", *, sites: int = 4, patients: int = 30, 
             centres = np.array([[0.0, 0.0, 0.0], [3.0, 0.0, 1.0], [0.0, 3.0, -1.0]])
             out.append(Site(name, features=centres[kind] + 0.5 * rng.standard_normal((n, 3)), labels=labels))
             continue
-        who = np.repeat(np.arange(n), 12)
-        group = kind[who]
-        a = 3 * group + rng.integers(0, 3, len(who))
-        b = 4 * group + rng.integers(0, 4, len(who))
-        a[rng.random(len(who)) < 0.1] = 8 if k else 9  # code 9 occurs at the first site only
+        patient = np.repeat(np.arange(n), 12)
+        group = kind[patient]
+        a = 3 * group + rng.integers(0, 3, len(patient))
+        b = 4 * group + rng.integers(0, 4, len(patient))
+        a[rng.random(len(patient)) < 0.1] = 8 if k else 9  # code 9 occurs at the first site only
         axes = [
             Axis(
                 "patient", tuple(f"patient-{k}-{i}" for i in range(n))
@@ -120,6 +120,6 @@ def example_sites(needs: str = "tensor", *, sites: int = 4, patients: int = 30, 
             Axis("procedure", tuple(f"p{i}" for i in range(10)), vocabulary="public"),
             Axis("diagnosis", tuple(f"d{i}" for i in range(12)), vocabulary="public"),
         ]
-        tensor = SparseTensor(np.column_stack([who, a, b]), np.ones(len(who)), (n, 10, 12), axes)
+        tensor = SparseTensor(np.column_stack([patient, a, b]), np.ones(len(patient)), (n, 10, 12), axes)
         out.append(Site(name, tensor, labels=labels))
     return out

@@ -69,19 +69,19 @@ def check_source(
             hint='e.g. pc.check_source(open_source, {"file": "wards.csv"}); docs/howto/new-source.md',
         )
     with plug("polyclinic.sources", NAME, opener), tempfile.TemporaryDirectory() as place:
-        asked = {"site": {"name": NAME, "folder": place}, "source": {"kind": NAME, "options": dict(options or {})}}
-        node = Node.parse(asked, folder=Path(folder))
-        found = check_node(node, study)
-        if found.ok:
+        document = {"site": {"name": NAME, "folder": place}, "source": {"kind": NAME, "options": dict(options or {})}}
+        node = Node.parse(document, folder=Path(folder))
+        checkup = check_node(node, study)
+        if checkup.ok:
             try:
-                found.faults += _queries(node, study)
+                checkup.faults += _queries(node, study)
             except PolyclinicError as e:
-                found.blame(e)
-    if found.faults:
+                checkup.blame(e)
+    if checkup.faults:
         name = f"{opener.__module__}:{opener.__qualname__}"
-        told = [*(f"  - {f}" for f in found.faults), *(f"  what to do: {a}" for a in dict.fromkeys(found.advice))]
-        raise AssertionError("\n".join([f"source {name}", *told]))
-    return found
+        lines = [*(f"  - {f}" for f in checkup.faults), *(f"  what to do: {a}" for a in dict.fromkeys(checkup.advice))]
+        raise AssertionError("\n".join([f"source {name}", *lines]))
+    return checkup
 
 
 def _queries(node: Node, study: Study | None) -> list[str]:
@@ -90,19 +90,19 @@ def _queries(node: Node, study: Study | None) -> list[str]:
     bits = []
     for _ in range(2):
         with session(node.home) as (con, scratch):
-            table, _opened = read_events(con, node, scratch / "events.parquet", study)
+            table, _source = read_events(con, node, scratch / "events.parquet", study)
             row = con.execute(f"SELECT count(*), bit_xor(hash(e::VARCHAR)) FROM {table.scan()} e").fetchone()
             bits.append(row)
     if bits[0] != bits[1]:
         faults.append("read twice, the events are not the same: does a query leave an order, or a time of day, open?")
     with session(node.home) as (con, _scratch):
-        opened = open_source(con, node, outcome)
+        source = open_source(con, node, outcome)
         for name, columns in QUERIES.items():
-            query = getattr(opened, name)
+            query = getattr(source, name)
             if query is None:
                 continue
             with reading(f"the query {name}"):
-                there = {str(d[0]) for d in con.execute(f"DESCRIBE {query}").fetchall()}
-            wanted = (*columns, *(("type",) if name == "visits" and opened.typed else ()))
-            faults += [f"the query {name} lacks the column {c}" for c in wanted if c not in there]
+                present = {str(d[0]) for d in con.execute(f"DESCRIBE {query}").fetchall()}
+            required = (*columns, *(("type",) if name == "visits" and source.typed else ()))
+            faults += [f"the query {name} lacks the column {c}" for c in required if c not in present]
     return faults

@@ -244,14 +244,14 @@ def distinct_sweep(a: Matrix, gram: Matrix, m: Matrix, lam: float, nonnegative: 
         for r in range(rank):
             if gram[r, r] <= 0:
                 continue
-            others = np.delete(out, r, axis=1)
-            rhs = m[:, r] - others @ np.delete(gram[:, r], r)
-            overlap = others.T @ others
+            remaining = np.delete(out, r, axis=1)
+            rhs = m[:, r] - remaining @ np.delete(gram[:, r], r)
+            overlap = remaining.T @ remaining
             if nonnegative:
                 step = 1.0 / (gram[r, r] + 2 * lam * (float(np.linalg.norm(overlap, 2)) if rank > 1 else 0.0))
-                slope = gram[r, r] * out[:, r] + 2 * lam * (others @ (others.T @ out[:, r])) - rhs
+                slope = gram[r, r] * out[:, r] + 2 * lam * (remaining @ (remaining.T @ out[:, r])) - rhs
                 out[:, r] = np.maximum(out[:, r] - step * slope, 0.0)
             else:
                 inner = gram[r, r] * np.eye(rank - 1) + 2 * lam * overlap
-                out[:, r] = (rhs - 2 * lam * (others @ np.linalg.solve(inner, others.T @ rhs))) / gram[r, r]
+                out[:, r] = (rhs - 2 * lam * (remaining @ np.linalg.solve(inner, remaining.T @ rhs))) / gram[r, r]
     return out

@@ -92,7 +92,7 @@ class CPSGD(Central[CPSGDParams]):
         clock = Clock(self.name, p.rounds, p.tol, progress)
         for number in range(1, p.rounds + 1):
             rate = rate_at(p.learning_rate, number, p.zeros)
-            passed = local_pass(
+            result = local_pass(
                 tensor,
                 patients,
                 features,
@@ -105,13 +105,13 @@ class CPSGD(Central[CPSGDParams]):
                 clip=p.clip,
                 variant=p.variant,
             )
-            patients, features = passed.patients, passed.factors
-            figures = {"objective": 0.5 * passed.squared_error}
+            patients, features = result.patients, result.factors
+            figures = {"objective": 0.5 * result.squared_error}
             if p.zeros == "missing":
-                figures["rmse_observed"] = float(np.sqrt(passed.squared_error / max(tensor.nnz, 1)))
+                figures["rmse_observed"] = float(np.sqrt(result.squared_error / max(tensor.nnz, 1)))
             else:
                 cells = float(np.prod([float(d) for d in tensor.shape]))
-                figures["rmse_full"] = float(np.sqrt(passed.squared_error / max(cells, 1.0)))
+                figures["rmse_full"] = float(np.sqrt(result.squared_error / max(cells, 1.0)))
             if clock.tick(figures, f"learning_rate is {rate:g}: try {rate / 10:g}"):
                 break
         return StartRun(seed, [patients, *features], clock.history[-1]["objective"], clock.end())

@@ -250,11 +250,11 @@ def regrouped(p: DPEMParams, public: DPEMPublic, *, renew: bool) -> DPEMPublic:
     released, noise, precision = public.released.copy(), public.noise.copy(), public.precision.copy()
     precision[:rank] = 0.0
     for i, k in enumerate(heaviest):
-        g, known = groups_found[k], public.precision[groups_found[k]]
-        if i < rank - len(heaviest) or not known.all():
+        g, precisions = groups_found[k], public.precision[groups_found[k]]
+        if i < rank - len(heaviest) or not precisions.all():
             continue
         released[:, i] = public.released[:, g].sum(1)
-        noise[i], precision[i] = np.sqrt(np.square(public.noise[g]).sum()), 1.0 / np.sum(1.0 / known)
+        noise[i], precision[i] = np.sqrt(np.square(public.noise[g]).sum()), 1.0 / np.sum(1.0 / precisions)
     return replace(state, released=released, noise=noise, precision=precision)
 
 
@@ -303,8 +303,8 @@ def _members(p: DPEMParams, public: DPEMPublic) -> tuple[list[list[int]], list[b
 def _above_noise(public: DPEMPublic, raw: Array, noise: Array, certain: Sequence[bool]) -> NDArray[np.int64]:
     """Phenotypes whose mass the noise does not explain, at least the heaviest: its noise is sd / sqrt(sum 1/I_n)."""
     sd = noise / np.sqrt(sum(1.0 / len(m) for m in public.marginals))
-    above = np.flatnonzero((raw > sd) | np.array(certain))
-    return above if len(above) else np.array([int(np.argmax(raw))])
+    visible = np.flatnonzero((raw > sd) | np.array(certain))
+    return visible if len(visible) else np.array([int(np.argmax(raw))])
 
 
 def finished(p: DPEMParams, public: DPEMPublic) -> DPEMPublic:

@@ -257,8 +257,8 @@ class DPEM(FederatedFactorization[DPEMParams, DPEMPublic, DPEMPrivate]):
 
     def _regroups(self, public: DPEMPublic) -> bool:
         """Whether pieces are joined between rounds; not said: under noise, since without it annealing does more."""
-        asked = self.params.regroup
-        return bool(public.plan.multipliers) and not public.told if asked is None else asked
+        regroup = self.params.regroup
+        return bool(public.plan.multipliers) and not public.told if regroup is None else regroup
 
     def _heat(self, public: DPEMPublic) -> float:
         """The power of the phenotypes' probabilities in this round's E-step, 0.2 rising to 1; 1 with privacy.

@@ -118,9 +118,9 @@ class Factorization(Configured[FP]):
 
         See :meth:`polyclinic.models.phenotypes.phenotypes.Phenotypes.transform`.
         """
-        placed, cover = self._value().transform(data, unseen=unseen, coverage=True, min_coverage=min_coverage)
+        memberships, cover = self._value().transform(data, unseen=unseen, coverage=True, min_coverage=min_coverage)
         tensor = data.counts() if isinstance(data, Site) else data
-        out: Array = self._framed(placed, tensor.axes[0].labels)
+        out: Array = self._framed(memberships, tensor.axes[0].labels)
         return (out, cover) if coverage else out
 
     def memberships(self, data: SparseTensor | Site, *, frame: bool = False, unseen: Unseen = "drop") -> Array | Table:
@@ -130,8 +130,8 @@ class Factorization(Configured[FP]):
     def fit_transform(self, data: SparseTensor | Site, y: object = None, **options: Unpack[SimulationOptions]) -> Array:
         """Learn from one hospital's patients, and place them: (patients, R)."""
         if not isinstance(data, SparseTensor | Site):
-            several = isinstance(data, Sequence) and len(data) and all(isinstance(s, Site) for s in data)
-            if several:
+            federation = isinstance(data, Sequence) and len(data) and all(isinstance(s, Site) for s in data)
+            if federation:
                 raise ConfigError(
                     "a federation is fitted, never passed on: its patients stay at their hospitals, so there is no one "
                     "matrix of memberships for a Pipeline's next step",
@@ -214,17 +214,17 @@ class FittedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
         if runs == 1:
             return super().fit(sites, progress=progress, **options)
         best: Self | None = None
-        found: list[Self] = []
+        fits: list[Self] = []
         least = np.inf
         for start in range(runs):
             m = self.with_params(seed=self.params.seed + start, n_starts=1)
             Estimator.fit(m, sites, progress=progress, **options)
-            found.append(m)
+            fits.append(m)
             goal = m.objective_ if m.objective_ is not None else np.inf
             if best is None or goal < least:  # without an objective (noise) the first stays
                 best, least = m, goal
         assert best is not None
-        best.chosen_from([m for m in found if m is not best])  # all of them were released
+        best.chosen_from([m for m in fits if m is not best])  # all of them were released
         params = self.params
         self.__dict__.update(best.__dict__)
         self.params = params
@@ -233,9 +233,9 @@ class FittedFactorization(Factorization[FP], Estimator[FP, FPub, Pri]):
 
     def _conclude(self) -> None:
         super()._conclude()
-        begun = dict(self.params).get("start")
-        if isinstance(begun, StartModel) and isinstance(begun.model, Phenotypes):
-            self.changed_ = compare(begun.model, self._value())
+        start = dict(self.params).get("start")
+        if isinstance(start, StartModel) and isinstance(start.model, Phenotypes):
+            self.changed_ = compare(start.model, self._value())
 
     def _runs(self, sites: Sequence[Site]) -> int:
         """Fits that ``n_starts`` costs."""

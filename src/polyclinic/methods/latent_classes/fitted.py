@@ -71,13 +71,13 @@ class FittedClasses(Estimator):
         frames = _frames(sites)
         if frames is None:
             return super().fit(as_sites(sites, "features"), progress=progress, **options)
-        asked = self.params
-        made, kinds = _read(frames, asked.kinds)
+        params = self.params
+        several_sites, kinds = _read(frames, params.kinds)
         try:
-            self.params = asked.model_copy(update={"kinds": kinds})
-            return super().fit(made, progress=progress, **options)
+            self.params = params.model_copy(update={"kinds": kinds})
+            return super().fit(several_sites, progress=progress, **options)
         finally:
-            self.params = asked
+            self.params = params
 
     def _publish(self, outcome: Outcome) -> None:
         public = outcome.public
@@ -86,9 +86,9 @@ class FittedClasses(Estimator):
         self.converged_, self.n_iter_ = bool(public.converged), int(public.round)
         self.log_likelihood_ = public.loglik
         n, free = max(public.moments.n, 1.0), public.layout.free(len(order))
-        known = public.loglik is not None
-        self.bic_ = free * float(np.log(n)) - 2 * public.loglik if known else None
-        self.aic_ = 2 * free - 2 * public.loglik if known else None
+        has_likelihood = public.loglik is not None
+        self.bic_ = free * float(np.log(n)) - 2 * public.loglik if has_likelihood else None
+        self.aic_ = 2 * free - 2 * public.loglik if has_likelihood else None
         self.memberships_ = {s: a["responsibilities"][:, order] for s, a in outcome.closed.items()}
         self.shares_ = {s: a["shares"][order] for s, a in outcome.closed.items()}
 
@@ -106,8 +106,12 @@ class FittedClasses(Estimator):
 
     def predict(self, X: object) -> Any:
         """(patients,) most probable class."""
-        found = self.transform(X)
-        return {n: a.argmax(1) for n, a in found.items()} if isinstance(found, dict) else np.asarray(found).argmax(1)
+        probabilities = self.transform(X)
+        return (
+            {n: a.argmax(1) for n, a in probabilities.items()}
+            if isinstance(probabilities, dict)
+            else np.asarray(probabilities).argmax(1)
+        )
 
     def score(self, X: object, y: object = None) -> float:
         """Mean log-likelihood of the known values, over all sites."""

@@ -225,8 +225,8 @@ class Levels(Phase[ClassPublic, ClassPrivate]):
 
 def _kind(counts: Array) -> str:
     """Tell a column's kind from its known, broken or negative, and large values, and the patients at each level."""
-    known, broken, large = counts[:3]
-    if broken > 0.5 or known <= 0.5:
+    values, broken, large = counts[:3]
+    if broken > 0.5 or values <= 0.5:
         return "continuous"
     return "categorical" if large < 0.5 and np.count_nonzero(counts[3:] > 0.5) <= FEW_VALUES else "count"
 
@@ -279,7 +279,7 @@ class ClassEM(Phase[ClassPublic, ClassPrivate]):
         gain = None if public.bound is None else bound - public.bound
         converged = gain is not None and p.tol > 0 and abs(gain) < p.tol
         visible = None if public.binned else bound  # the first likelihood is that of the bins
-        after = replace(
+        state = replace(
             public,
             weights=weights,
             profiles=profiles,
@@ -289,8 +289,8 @@ class ClassEM(Phase[ClassPublic, ClassPrivate]):
             binned=False,
         )
         if converged or public.round >= p.rounds:
-            return self.fit.onward(after)
-        return replace(after, round=public.round + 1)
+            return self.fit.onward(state)
+        return replace(state, round=public.round + 1)
 
 
 class ClassScore(Phase[ClassPublic, ClassPrivate]):

@@ -113,8 +113,8 @@ class NoisyClassEM(Phase[ClassPublic, ClassPrivate]):
         # As many average patients as the noise is large: they hold a class that the noise would else invent.
         smoothing = max(p.smoothing, layout.longest / float(np.sqrt(precision)))
         weights, profiles = layout.maximised(sums, smoothing=smoothing, reg_covar=p.reg_covar)
-        after = replace(public, weights=weights, profiles=profiles, released=sums, precision=precision)
-        return self.fit.onward(after) if public.round >= self.rounds else replace(after, round=public.round + 1)
+        state = replace(public, weights=weights, profiles=profiles, released=sums, precision=precision)
+        return self.fit.onward(state) if public.round >= self.rounds else replace(state, round=public.round + 1)
 
 
 def in_own_units(layout: Layout, profiles: Array, X: Array, F: Array) -> Array:

@@ -79,9 +79,9 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         progress
             Called with every progress event.
         """
-        several = as_sites(sites, "features")
+        all_sites = as_sites(sites, "features")
         faults = []
-        for site in several:
+        for site in all_sites:
             try:
                 complete(site, gaps=True)
             except DataError as e:
@@ -92,7 +92,7 @@ class FittedMixture(Estimator[P, Pub, Pri]):
                 faults=faults,
                 hint="leave such values empty (NaN): missing at random",
             )
-        return super().fit(several, progress=progress, **options)
+        return super().fit(all_sites, progress=progress, **options)
 
     def __sklearn_tags__(self) -> Tags:
         tags = super().__sklearn_tags__()
@@ -112,20 +112,22 @@ class FittedMixture(Estimator[P, Pub, Pri]):
         self.lower_bound_ = public.best_bound
         self.n_features_in_ = m.d
         self.log_likelihood_ = public.loglik
-        known = public.loglik is not None
-        self.bic_ = m.parameters * float(np.log(max(public.moments.n, 1))) - 2 * public.loglik if known else None
-        self.aic_ = 2 * m.parameters - 2 * public.loglik if known else None
+        has_likelihood = public.loglik is not None
+        self.bic_ = (
+            m.parameters * float(np.log(max(public.moments.n, 1))) - 2 * public.loglik if has_likelihood else None
+        )
+        self.aic_ = 2 * m.parameters - 2 * public.loglik if has_likelihood else None
         self.memberships_ = {name: arrays["responsibilities"] for name, arrays in outcome.closed.items()}
 
     def learned(self, origin: Origin) -> Groups:
         m, columns = self.mixture_, self.__dict__.get("feature_names_in_")
-        named = None if columns is None else tuple(str(c) for c in columns)
-        return Groups(origin, m.weights, m.means, m.covariances, m.kind, named)
+        names = None if columns is None else tuple(str(c) for c in columns)
+        return Groups(origin, m.weights, m.means, m.covariances, m.kind, names)
 
     def transform(self, X: Data) -> Any:
         """(patients, k) probability of each group; the same as :meth:`predict_proba`."""
-        found = self.predict_proba(X)
-        return found if isinstance(found, dict) else self._framed(found)
+        probabilities = self.predict_proba(X)
+        return probabilities if isinstance(probabilities, dict) else self._framed(probabilities)
 
     def fit_transform(self, X: Data, y: object = None, **options: Unpack[SimulationOptions]) -> Any:
         """Fit, then the probabilities of the same patients."""

@@ -206,8 +206,8 @@ class SummedMoments:
         """n = sum_k n_k; then mean' = mean + unit * first / n, and last C = second / n - (first / n)(first / n)'."""
         stage = self.stage + 1
         if self.stage == 0:
-            known = None if self.known is None else np.rint(total.arrays["known"])
-            return replace(self, stage=stage, n=float(np.rint(total.arrays["n"][0])), known=known)
+            counts = None if self.known is None else np.rint(total.arrays["known"])
+            return replace(self, stage=stage, n=float(np.rint(total.arrays["n"][0])), known=counts)
         n: Any = np.maximum(np.asarray(self.known), 1.0) if self.gaps else max(self.n, 1.0)
         move = total.arrays["first"] / n
         mean = self.mean + self.unit * move

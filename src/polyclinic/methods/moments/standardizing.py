@@ -190,9 +190,9 @@ class _FromMoments(WithMoments[MomentsPublic, Nothing], Estimator[MP, MomentsPub
 
     def learned(self, origin: Origin) -> learned.Moments:
         columns = self.__dict__.get("feature_names_in_")
-        named = None if columns is None else tuple(str(c) for c in columns)
+        names = None if columns is None else tuple(str(c) for c in columns)
         directions = self.__dict__.get("components_"), self.__dict__.get("explained_variance_")
-        return learned.Moments(origin, self.mean_, self.scale_, self.moments_.n, *directions, named)
+        return learned.Moments(origin, self.mean_, self.scale_, self.moments_.n, *directions, names)
 
     def fit_transform(self, sites: Any, y: object = None, **options: Unpack[SimulationOptions]) -> Any:
         """Fit, then transform the same sites (or the same matrix)."""

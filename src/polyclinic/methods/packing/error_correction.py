@@ -40,12 +40,12 @@ def _weights(levels_: bytes, above_: bytes, digit_: bytes, count: int) -> Whole:
     beta, power = np.arange(1, len(levels) + 1, dtype=np.int64) % PRIME, np.ones(len(levels), np.int64)
     out = np.empty((count, len(levels)), np.int64)
     for k in range(count):
-        own = power.copy()
+        weight_row = power.copy()
         for lane in lanes:
-            up = above[lane]
-            carried = np.where(up >= 0, own[up], 0)
-            own[lane] = (own[lane] + carried) % PRIME * inverse[lane] % PRIME
-        out[k] = own
+            next_digit = above[lane]
+            carry = np.where(next_digit >= 0, weight_row[next_digit], 0)
+            weight_row[lane] = (weight_row[lane] + carry) % PRIME * inverse[lane] % PRIME
+        out[k] = weight_row
         power = power * beta % PRIME
     return out
 
@@ -66,14 +66,14 @@ def located(power_sums: Sequence[int], numbers: int) -> tuple[Whole, Whole] | No
     order = len(recurrence) - 1
     if not order or 2 * order > len(power_sums):
         return None
-    at = np.arange(1, numbers + 1, dtype=np.int64)
+    points = np.arange(1, numbers + 1, dtype=np.int64)
     value = np.zeros(numbers, np.int64)
     for c in recurrence:  # x^order C(1/x)
-        value = (value * at + c) % PRIME
+        value = (value * points + c) % PRIME
     places = np.flatnonzero(value == 0)
     if len(places) != order:
         return None
-    q = _solved([int(x) for x in at[places]], list(power_sums[:order]))
+    q = _solved([int(x) for x in points[places]], list(power_sums[:order]))
     return places, np.array([x - PRIME if x > PRIME // 2 else x for x in q], np.int64)
 
 
@@ -87,22 +87,22 @@ def _powers(base: Whole, exponent: int) -> Whole:
 
 def _recurrence(sums: Sequence[int]) -> list[int]:
     """Berlekamp and Massey: the shortest c with c_0 = 1 and sum_i c_i s_(n-i) = 0 for all n."""
-    now, before, length, gap, last = [1], [1], 0, 1, 1
+    current, previous, length, gap, last = [1], [1], 0, 1, 1
     for n in range(len(sums)):
-        off = sum(c * sums[n - i] for i, c in enumerate(now) if i <= n) % PRIME
+        off = sum(c * sums[n - i] for i, c in enumerate(current) if i <= n) % PRIME
         if not off:
             gap += 1
             continue
         ratio = off * pow(last, PRIME - 2, PRIME) % PRIME
-        longer = now + [0] * max(0, len(before) + gap - len(now))
-        for i, b in enumerate(before):
+        longer = current + [0] * max(0, len(previous) + gap - len(current))
+        for i, b in enumerate(previous):
             longer[i + gap] = (longer[i + gap] - ratio * b) % PRIME
         if 2 * length <= n:
-            before, length, last, gap = now, n + 1 - length, off, 1
+            previous, length, last, gap = current, n + 1 - length, off, 1
         else:
             gap += 1
-        now = longer
-    return (now + [0] * (length + 1))[: length + 1]
+        current = longer
+    return (current + [0] * (length + 1))[: length + 1]
 
 
 def _solved(roots: list[int], sums: list[int]) -> list[int]:

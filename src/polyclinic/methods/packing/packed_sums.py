@@ -42,12 +42,12 @@ def _fill(levels, order, limit, words, bases, products):  # type: ignore[no-unty
     """Digits into words, one after the other, as long as their product stays within the limit."""
     word = 0
     for k in range(order.shape[0]):
-        at = order[k]
-        if products[word] > limit // levels[at]:
+        number = order[k]
+        if products[word] > limit // levels[number]:
             word += 1
-        words[at] = word
-        bases[at] = products[word]
-        products[word] *= levels[at]
+        words[number] = word
+        bases[number] = products[word]
+        products[word] *= levels[number]
     return word + 1
 
 
@@ -135,21 +135,21 @@ class Packing:
     @cached_property
     def _flat(self) -> tuple[Array, Whole, Whole, NDArray[np.bool_]]:
         """Grid, window's start and levels of every number, and which are sent."""
-        grids, lows, levels, sent = [], [], [], []
+        grids, lows, levels, flags = [], [], [], []
         spread = 4.5 * np.sqrt(len(self.sites) / 12.0)  # many sums may lie at the edge of their window
         for name in sorted(self.fields):
             f = self.fields[name]
             low, high = (np.broadcast_to(np.asarray(x, np.float64), f.shape).ravel() for x in (f.low, f.high))
             grid = self._grid(f, low, high)
-            from_, to = np.floor(low / grid - spread), np.ceil(high / grid + spread)
-            width = np.maximum(to - from_, 0.0) + 1.0
-            wide = np.minimum(width * 2.0**self.wider, 2.0**self.word)
+            from_, end = np.floor(low / grid - spread), np.ceil(high / grid + spread)
+            width = np.maximum(end - from_, 0.0) + 1.0
+            widened = np.minimum(width * 2.0**self.wider, 2.0**self.word)
             grids.append(np.full(len(low), grid))
-            lows.append((from_ - np.floor((wide - width) / 2)).astype(np.int64))
-            whole = wide.astype(np.int64)
-            levels.append(whole - (whole % PRIME == 0))  # every digit has an inverse in the field
-            sent.append(high > low)
-        return np.concatenate(grids), np.concatenate(lows), np.concatenate(levels), np.concatenate(sent)
+            lows.append((from_ - np.floor((widened - width) / 2)).astype(np.int64))
+            level_counts = widened.astype(np.int64)
+            levels.append(level_counts - (level_counts % PRIME == 0))  # every digit has an inverse in the field
+            flags.append(high > low)
+        return np.concatenate(grids), np.concatenate(lows), np.concatenate(levels), np.concatenate(flags)
 
     def _grid(self, f: Field, low: Array, high: Array) -> float:
         """The field's grid, or a coarser one where its window has more steps than a word, or none at all.
@@ -167,12 +167,12 @@ class Packing:
     @cached_property
     def _places(self) -> tuple[Whole, Whole, Whole]:
         """Word and base of every sent number, those with most levels first; and the product of levels of every word."""
-        _, _, levels, sent = self._flat
-        wide = levels[sent]
-        order = np.argsort(-wide, kind="stable")
-        words, bases = np.zeros(len(wide), np.int64), np.ones(len(wide), np.int64)
-        products = np.ones(max(len(wide), 1), np.int64)
-        count = _fill(wide, order, 2**self.word, words, bases, products) if len(wide) else 0
+        _, _, levels, flags = self._flat
+        sent_levels = levels[flags]
+        order = np.argsort(-sent_levels, kind="stable")
+        words, bases = np.zeros(len(sent_levels), np.int64), np.ones(len(sent_levels), np.int64)
+        products = np.ones(max(len(sent_levels), 1), np.int64)
+        count = _fill(sent_levels, order, 2**self.word, words, bases, products) if len(sent_levels) else 0
         return words, bases, products[:count]
 
     @property
@@ -200,26 +200,26 @@ class Packing:
     def _above(self) -> Whole:
         """The next digit of a number's word; -1 for the last."""
         words, bases, _ = self._places
-        above, order = np.full(len(words), -1, np.int64), np.lexsort((bases, words))
-        same = words[order[1:]] == words[order[:-1]]
-        above[order[:-1][same]] = order[1:][same]
-        return above
+        next_digit, order = np.full(len(words), -1, np.int64), np.lexsort((bases, words))
+        same_word = words[order[1:]] == words[order[:-1]]
+        next_digit[order[:-1][same_word]] = order[1:][same_word]
+        return next_digit
 
     @cached_property
     def _codes(self) -> list[tuple[Whole, Whole]]:
         """Numbers in blocks of whole words, each with the weights of its own power sums: the work grows with the numbers only."""
-        _, _, levels, sent = self._flat
-        levels, above, words = levels[sent], self._above, self._places[0]
+        _, _, levels, flags = self._flat
+        levels, next_digit, words = levels[flags], self._above, self._places[0]
         digit = np.zeros(len(levels), np.int64)
         for k, lane in enumerate(self._lanes):
             digit[lane] = k
         block = words * (-(-len(words) // BLOCK)) // max(len(self._places[2]), 1)
         out = []
         for which in np.unique(block):
-            own = np.flatnonzero(block == which)
-            up = np.where(above[own] >= 0, np.searchsorted(own, above[own]), -1)
-            mends = -(-self.mends * len(own) // len(words))
-            out.append((own, weights(levels[own], up, digit[own], 2 * mends)))
+            members = np.flatnonzero(block == which)
+            next_member = np.where(next_digit[members] >= 0, np.searchsorted(members, next_digit[members]), -1)
+            mends = -(-self.mends * len(members) // len(words))
+            out.append((members, weights(levels[members], next_member, digit[members], 2 * mends)))
         return out
 
     def _power_sums(self, value: Whole) -> list[int]:
@@ -246,21 +246,21 @@ class Packing:
 
     def pack(self, arrays: Mapping[str, Array], site: str) -> dict[str, Array]:
         """One site's words, as whole numbers."""
-        grid, _, _, sent = self._flat
+        grid, _, _, flags = self._flat
         flat = np.concatenate([np.asarray(arrays[n], np.float64).ravel() for n in sorted(self.fields)])
         # Far outside its window a number is cut: the sum is wrong either way, and the checksum says so.
         with np.errstate(over="ignore"):
-            whole = np.clip(np.rint(flat[sent] / grid[sent] + self._dither(site)), -(2.0**62), 2.0**62)
-        if not np.isfinite(whole).all():
+            digits = np.clip(np.rint(flat[flags] / grid[flags] + self._dither(site)), -(2.0**62), 2.0**62)
+        if not np.isfinite(digits).all():
             raise ProtocolMismatch(
                 f"site {site!r}, packed sum {self.label!r}: NaN", hint="the fit has left the finite numbers"
             )
-        value = whole.astype(np.int64)
+        value = digits.astype(np.int64)
         words, bases, products = self._places
         out = np.zeros(len(products), np.int64)
         np.add.at(out, words, np.mod(value, products[words] // bases) * bases)
-        more = [*self._syndromes(self._power_sums(value)), self._checksum(value)]
-        return {"packed": np.concatenate([out % products, np.array(more, np.int64)]).astype(np.float64)}
+        extra_words = [*self._syndromes(self._power_sums(value)), self._checksum(value)]
+        return {"packed": np.concatenate([out % products, np.array(extra_words, np.int64)]).astype(np.float64)}
 
     def contribution(self, arrays: Mapping[str, Array], site: str) -> Contribution:
         """The same as a contribution."""
@@ -268,43 +268,43 @@ class Packing:
 
     def unpack(self, total: Array) -> dict[str, Array] | None:
         """The summed arrays; None where the checksum does not agree (a sum lay outside its window)."""
-        grid, low, levels, sent = self._flat
+        grid, low, levels, flags = self._flat
         words, _, products = self._places
-        whole = np.asarray(total, np.float64).astype(np.int64)
-        left, room = whole[: len(products)] % products, products.copy()
-        low, levels = low[sent], levels[sent]
+        words_summed = np.asarray(total, np.float64).astype(np.int64)
+        remainder, room = words_summed[: len(products)] % products, products.copy()
+        low, levels = low[flags], levels[flags]
         value = np.zeros(len(low), np.int64)
         for lane in self._lanes:  # the lowest digit of every word first; what it carries goes with it
             w, base = words[lane], levels[lane]
-            value[lane] = low[lane] + np.mod(left[w] - low[lane], base)
-            left[w] = np.mod(left[w] - value[lane], room[w]) // base
+            value[lane] = low[lane] + np.mod(remainder[w] - low[lane], base)
+            remainder[w] = np.mod(remainder[w] - value[lane], room[w]) // base
             room[w] //= base
-        wrong = (int(whole[-1]) - self._checksum(value)) % 2**CHECK
-        if wrong and not self._mended(value, levels, whole):
+        difference = (int(words_summed[-1]) - self._checksum(value)) % 2**CHECK
+        if difference and not self._mended(value, levels, words_summed):
             return None
         dither = np.zeros(len(value))
         for site in self.sites:
             dither += self._dither(site)
-        flat = np.zeros(len(sent))
-        flat[sent] = (value - dither) * grid[sent]
-        out, at = {}, 0
+        flat = np.zeros(len(flags))
+        flat[flags] = (value - dither) * grid[flags]
+        out, position = {}, 0
         for name in sorted(self.fields):
             size = int(np.prod(self.fields[name].shape, dtype=np.int64))
-            out[name] = flat[at : at + size].reshape(self.fields[name].shape)
-            at += size
+            out[name] = flat[position : position + size].reshape(self.fields[name].shape)
+            position += size
         return out
 
     def _mended(self, value: Whole, levels: Whole, whole: Whole) -> bool:
         """Put right, in place, the sums that lay outside their windows, if they are few; whether the checksum agrees then."""
-        most, n, at = PRIME * max(len(self.sites), 1), self._many, 0
+        most, n, position = PRIME * max(len(self.sites), 1), self._many, 0
         sums = [int(w) // most**i % most for w in whole[len(self._places[2]) : -1] for i in range(n)]
         for own, weight in self._codes:
-            lack = (np.array(sums[at : at + len(weight)], np.int64) - lacking(value[own], weight)) % PRIME
-            at += len(weight)
-            found = located(lack.tolist(), len(own)) if lack.any() else (own[:0], own[:0])
-            if found is None or np.abs(found[1]).max(initial=0) > self.far:
+            lack = (np.array(sums[position : position + len(weight)], np.int64) - lacking(value[own], weight)) % PRIME
+            position += len(weight)
+            misread = located(lack.tolist(), len(own)) if lack.any() else (own[:0], own[:0])
+            if misread is None or np.abs(misread[1]).max(initial=0) > self.far:
                 return False
-            for j, q in zip(own[found[0]], found[1]):
+            for j, q in zip(own[misread[0]], misread[1]):
                 value[j] += q * levels[j]
                 if self._above[j] >= 0:
                     value[self._above[j]] -= q

@@ -73,7 +73,7 @@ def observed_pass(
     for rows in np.array_split(order, batches):
         batch = np.sort(rows)
         ids = tensor.rows[batch]
-        own, scale, sse = _batch(
+        memberships, scale, sse = _batch(
             tensor,
             batch if batches > 1 else None,
             a[ids],
@@ -84,7 +84,7 @@ def observed_pass(
             elastic,
             gradient,
         )
-        a[ids] = own
+        a[ids] = memberships
         a *= scale
         error += sse
     return Passed(a, local, error)
@@ -137,5 +137,7 @@ def _batch(
 def _values(tensor: SparseTensor, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     lengths = tensor.indptr[rows + 1] - tensor.indptr[rows]
     ends = np.cumsum(lengths)
-    at = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(tensor.indptr[rows] - (ends - lengths), lengths)
-    return np.asarray(tensor.values[at])
+    positions = np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(
+        tensor.indptr[rows] - (ends - lengths), lengths
+    )
+    return np.asarray(tensor.values[positions])

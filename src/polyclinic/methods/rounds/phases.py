@@ -101,10 +101,10 @@ class Setup(Phase[Pub, Pri]):
         """norm = the power of two above sum_k ||O_k||^2."""
         size = sizes_of(self.fit.params, total)
         cells = size.patients * float(np.prod([float(len(f)) for f in public.factors]))
-        known = replace(
+        state = replace(
             public, round=1, norm=size.norm, cells=cells, nonzeros=size.nonzeros, saturation=size.saturation
         )
-        return self.fit.onward(self.fit.sized(known, size, total.members))  # type: ignore[no-any-return]
+        return self.fit.onward(self.fit.sized(state, size, total.members))  # type: ignore[no-any-return]
 
 
 class Score(Phase[Pub, Pri]):

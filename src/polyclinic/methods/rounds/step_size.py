@@ -59,9 +59,9 @@ def stable_rate(tensor: SparseTensor, factors: Sequence[Array], elastic: float =
     coords, beta = tensor.coords, elastic
     rows = [np.square(f).sum(1) for f in factors]
     for mode in range(1, tensor.ndim):
-        others = np.ones(tensor.nnz)
+        curvature = np.ones(tensor.nnz)
         for n in range(tensor.ndim):
             if n != mode:
-                others *= rows[n][coords[:, n]]  # ||a * c||^2 <= ||a||^2 ||c||^2
-        beta = max(beta, float(others.max(initial=0.0)) + elastic)
+                curvature *= rows[n][coords[:, n]]  # ||a * c||^2 <= ||a||^2 ||c||^2
+        beta = max(beta, float(curvature.max(initial=0.0)) + elastic)
     return 2.0 / max(beta, 1e-300)

@@ -23,11 +23,11 @@ class Plateau:
 
     def judged(self, public: Any, sse: float, everything: float, *, settled: bool = True) -> Any:
         """The state with this round's ``objective``, ``gain`` and ``still``; ``settled``: its gain counts (no warm-up)."""
-        gained = None
+        round_gain = None
         if public.objective is not None and settled:
-            gained = (2 * public.objective - sse) / max(everything - sse, 1e-300)
-        quiet = gained is not None and abs(gained) <= self.tol
-        gain = gained if public.gain is None else public.gain
+            round_gain = (2 * public.objective - sse) / max(everything - sse, 1e-300)
+        quiet = round_gain is not None and abs(round_gain) <= self.tol
+        gain = round_gain if public.gain is None else public.gain
         return replace(public, objective=sse / 2, gain=gain, still=public.still + 1 if quiet else 0)
 
     def arrived(self, public: Any) -> bool:

@@ -22,7 +22,7 @@ else:
     Base = Phase  # SumALS names the types: its file reads this one
 
 Array = NDArray[np.float64]
-SWEEPS = 3
+SWEEPS = 3  # of HALS: docs/benchmarks/constants.md
 
 
 class Sweeps(Base):
@@ -49,18 +49,20 @@ class Sweeps(Base):
         tensor, error = self.fit.records(site, public), np.zeros(2)
         if public.mode == 1:  # a new sweep begins with the patients
             private, error = self.solve_patients(site, private, public)
-        own = private.patients if public.mode == 1 else private.patients * public.scale
-        return private, self.message(site, public, mttkrp(tensor, [own, *public.factors], public.mode), own, error)
+        patients = private.patients if public.mode == 1 else private.patients * public.scale
+        return private, self.message(
+            site, public, mttkrp(tensor, [patients, *public.factors], public.mode), patients, error
+        )
 
     def solve_patients(self, site: Site, private: SumPrivate, public: SumPublic) -> tuple[SumPrivate, Array]:
         """A_k, with its squared error and the squared norm."""
         tensor = self.fit.records(site, public)
-        anew = private.first or private.patients.shape[1] != len(public.scale)
-        own = np.zeros((tensor.patients, len(public.scale))) if anew else private.patients * public.scale
-        everyone, norm = [own, *public.factors], tensor.norm_squared()
+        restart = private.first or private.patients.shape[1] != len(public.scale)
+        memberships = np.zeros((tensor.patients, len(public.scale))) if restart else private.patients * public.scale
+        everyone, norm = [memberships, *public.factors], tensor.norm_squared()
         g, m = cp.gram(everyone, 0), mttkrp(tensor, everyone, 0)
         if self.fit.params.nonnegative:
-            patients = cp.hals(own, g, m, sweeps=10 if anew else SWEEPS)
+            patients = cp.hals(memberships, g, m, sweeps=10 if restart else SWEEPS)
         else:
             patients = cp.least_squares(g, m)
         error = np.array([cp.squared_error(norm, patients, g, m), norm]) / public.norm
@@ -84,14 +86,14 @@ class Sweeps(Base):
         else:
             new = cp.hals(old, g, m, sweeps=SWEEPS)
         length = np.linalg.norm(new, axis=0)
-        ended = public.round >= p.rounds and public.mode == len(public.factors)
+        last_step = public.round >= p.rounds and public.mode == len(public.factors)
         if not n:
-            sse, everything = (max(float(x) * public.norm, 0.0) for x in total.arrays["aside"])
+            sse, total_energy = (max(float(x) * public.norm, 0.0) for x in total.arrays["aside"])
             settled = not blind or public.round > p.warmup + 1  # the last sweep was no gradient step
-            public = self.fit.plateau(public).judged(public, sse, everything, settled=settled)
-            ended = ended or self.fit.plateau(public).arrived(public)
-        after = self.turned(public, new / np.where(length > 0, length, 1.0), length, ended)
-        return replace(after, stage="score") if ended else after
+            public = self.fit.plateau(public).judged(public, sse, total_energy, settled=settled)
+            last_step = last_step or self.fit.plateau(public).arrived(public)
+        state = self.turned(public, new / np.where(length > 0, length, 1.0), length, last_step)
+        return replace(state, stage="score") if last_step else state
 
     def turned(self, public: SumPublic, new: Array, length: Array, ended: bool) -> SumPublic:
         """One mode's factor is new (columns of length 1; ``length`` goes to the patients): on to the next mode, or sweep."""

@@ -38,9 +38,9 @@ class WarmUp(Rounds[Any, Any]):
         """P_k, A_k after one pass from the shared A."""
         tensor = self.fit.records(site, public)
         rng = seeds(self.fit.params.seed, "pass", public.round)
-        passed = observed_pass(tensor, private.patients, public.factors, rng, public.round)
-        aside = np.array([passed.squared_error, 0.0, tensor.norm_squared()]) / public.norm
-        return replace(private, patients=passed.patients, locals=tuple(passed.factors), first=False, aside=aside)
+        result = observed_pass(tensor, private.patients, public.factors, rng, public.round)
+        scores = np.array([result.squared_error, 0.0, tensor.norm_squared()]) / public.norm
+        return replace(private, patients=result.patients, locals=tuple(result.factors), first=False, aside=scores)
 
     def message(self, private: Any, public: Any) -> dict[str, Array]:
         """A_k by the energy that the hospital has of each phenotype."""
@@ -49,11 +49,11 @@ class WarmUp(Rounds[Any, Any]):
 
     def update_shared(self, public: Any, sums: Mapping[str, Array], members: int) -> Any:
         """A = sum_k e_k A_k, columns of length 1."""
-        p, (sse, _, everything) = self.fit.params, (float(x) * public.norm for x in sums["aside"])
+        p, (sse, _, total_energy) = self.fit.params, (float(x) * public.norm for x in sums["aside"])
         shared = tuple(cp.unit_columns(sums[f"mode{n}"], f) for n, f in enumerate(public.factors, start=1))
-        after = self.fit.plateau(public).judged(public, max(sse, 0.0), everything, settled=False)
-        after = self.fit.begun_from(replace(after, factors=shared))
+        state = self.fit.plateau(public).judged(public, max(sse, 0.0), total_energy, settled=False)
+        state = self.fit.begun_from(replace(state, factors=shared))
         if public.round >= p.rounds:
-            return replace(after, stage="score")
-        after = replace(after, round=public.round + 1)
-        return self.fit.onward(after) if public.round >= p.warmup else after
+            return replace(state, stage="score")
+        state = replace(state, round=public.round + 1)
+        return self.fit.onward(state) if public.round >= p.warmup else state

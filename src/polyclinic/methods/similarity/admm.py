@@ -163,32 +163,32 @@ def descend(
         return float(minimum.fun), np.asarray(minimum.x).reshape(start.shape)
     x = best = minimum.x
     slope = least = flat(x)[1]
-    moved = -1e-6 * slope
+    move = -1e-6 * slope
     for _ in range(200):
-        x, old = x + moved, slope
+        x, old = x + move, slope
         slope = flat(x)[1]
         if slope @ slope < least @ least:
             best, least = x, slope
-        bend = moved @ (slope - old)
+        bend = move @ (slope - old)
         if bend <= 0:
             break
-        moved = -slope * (moved @ moved) / bend
+        move = -slope * (move @ move) / bend
     return flat(best)[0], np.asarray(best).reshape(start.shape)
 
 
 def iterate(problem: Problem, s: State, rho: float, inner: int, solver: Callable[[Array], Array]) -> State:
     """One pass of Algorithm 1: (3.11) by line search, (3.12) in closed form, (3.13) by a factorised solve."""
     target, Q = s.Z - s.UW, problem.span
-    seen, begin = (target, s.W) if Q is None else (Q.T @ target, Q.T @ s.W)
+    goal, begin = (target, s.W) if Q is None else (Q.T @ target, Q.T @ s.W)
 
     def augmented(Y: Array) -> tuple[float, Array]:
         value, G = problem.inside.loss(Y)
-        D = Y - seen
+        D = Y - goal
         return value + 0.5 * rho * float(np.vdot(D, D)), G + rho * D
 
     value, Y = descend(augmented, begin, inner, exact=problem.literal)
-    loss = value - 0.5 * rho * float(np.linalg.norm(Y - seen) ** 2)
-    W = Y if Q is None else target + Q @ (Y - seen)  # across the span nothing pulls W off its target
+    loss = value - 0.5 * rho * float(np.linalg.norm(Y - goal) ** 2)
+    W = Y if Q is None else target + Q @ (Y - goal)  # across the span nothing pulls W off its target
     T = s.Z - s.UV
     V = (
         shrink_norms(T, problem.redundancy, problem.l1, problem.l2, rho)

@@ -132,9 +132,9 @@ class ListedPairs:
         if faults:
             raise DataError("pairs are not usable", faults=faults)
         similar = int((sign > 0).sum())
-        same, other = weights_for(similar, len(sign) - similar, weighting)
+        same_weight, other_weight = weights_for(similar, len(sign) - similar, weighting)
         index = p.astype(np.int64)
-        return cls(index[:, 0], index[:, 1], sign, np.where(sign > 0, same, other))
+        return cls(index[:, 0], index[:, 1], sign, np.where(sign > 0, same_weight, other_weight))
 
     def counts(self) -> tuple[int, int]:
         """Numbers of similar and of dissimilar pairs."""
@@ -147,8 +147,8 @@ def _position_faults(p: NDArray[Any], patients: int) -> list[str]:
         return [f"pairs are {p.dtype}, expected whole numbers: positions of rows"]
     if p.min() < 0 or p.max() >= patients:
         return [f"pairs name rows {p.min()}..{p.max()}, there are rows 0..{patients - 1}"]
-    alone = int((p[:, 0] == p[:, 1]).sum())
-    return [f"{alone} pair(s) of a patient with itself"] if alone else []
+    reflexive = int((p[:, 0] == p[:, 1]).sum())
+    return [f"{reflexive} pair(s) of a patient with itself"] if reflexive else []
 
 
 Pairs = LabelPairs | ListedPairs
@@ -184,14 +184,14 @@ def near_pairs(Z: Array, labels: ArrayLike, *, weighting: Weighting = "mean") ->
         agree = codes[rows][:, None] == codes[None, :]
         for kind in (agree, ~agree):
             masked = np.where(kind, gap, np.inf)
-            near = np.argsort(masked, axis=1, kind="stable")[:, :count]
-            real = np.isfinite(np.take_along_axis(masked, near, axis=1))
-            pair = np.stack([np.broadcast_to(rows[:, None], near.shape)[real], near[real]])
+            nearest = np.argsort(masked, axis=1, kind="stable")[:, :count]
+            real = np.isfinite(np.take_along_axis(masked, nearest, axis=1))
+            pair = np.stack([np.broadcast_to(rows[:, None], nearest.shape)[real], nearest[real]])
             keys.append(pair.min(0) * n + pair.max(0))
     left, right = np.divmod(np.unique(np.concatenate(keys)), n)
     sign = np.where(codes[left] == codes[right], 1.0, -1.0)
-    same, other = weights_for(float((sign > 0).sum()), float((sign < 0).sum()), weighting)
-    return ListedPairs(left, right, sign, np.where(sign > 0, same, other))
+    same_weight, other_weight = weights_for(float((sign > 0).sum()), float((sign < 0).sum()), weighting)
+    return ListedPairs(left, right, sign, np.where(sign > 0, same_weight, other_weight))
 
 
 def _logistic(t: Array) -> tuple[Array, Array]:

@@ -279,15 +279,15 @@ class UnPSL(DeclaredMetric):
         self, problem: Problem, start: Array, watch: Callable[[State], bool] | None = None
     ) -> tuple[State, list[dict[str, Any]]]:
         p = self._params
-        begun = State(start, start, start, 0 * start, 0 * start)
+        initial = State(start, start, start, 0 * start, 0 * start)
         if problem.literal:  # line 1: everything at random
             rho = p.penalty
             rng = np.random.default_rng([p.seed, 1])
             UW, UV = (rng.standard_normal(start.shape) / np.sqrt(len(start)) for _ in range(2))
-            begun = State(start - UW, start, start, UW, UV)
+            initial = State(start - UW, start, start, UW, UV)
         else:
             rho = penalty_of(float(np.linalg.norm(problem.loss(start)[1])), start, p.penalty)
-        state, path = solve(problem, begun, rho=rho, iterations=p.iterations, inner=p.inner, tol=p.tol, watch=watch)
+        state, path = solve(problem, initial, rho=rho, iterations=p.iterations, inner=p.inner, tol=p.tol, watch=watch)
         return state, [
             {"iteration": s.iteration, "objective": s.objective, "primal_residual": s.primal, "dual_residual": s.dual}
             for s in path

@@ -31,10 +31,10 @@ from polyclinic.tensors.deterministic import (
 from polyclinic.tensors.simd.jit import kernel
 
 Array = NDArray[np.float64]
-SUBSETS: Final = 8  # kept of a beam
-CANDIDATES: Final = 12  # in all; models take their places first
-MODELS: Final = 6
-RANDOM: Final = 24  # starts of a model at random; they cost no byte
+SUBSETS: Final = 8  # limit: kept of a beam
+CANDIDATES: Final = 12  # limit: in all, a number each; models take their places first
+MODELS: Final = 6  # limit: of these
+RANDOM: Final = 24  # limit: of time: starts of a model at random; they cost no byte
 ENUMERATE: Final = 5_000  # limit: subsets that are all tried
 ITERATIONS: Final = 100
 
@@ -95,8 +95,8 @@ def _overlaps(lifted: Sequence[Array], patients: Array) -> tuple[Array, Array]:
 
 
 def _share(omega: Array, explained: Array, columns: Sequence[int]) -> float:
-    at = np.ix_(list(columns), list(columns))
-    solved = ordered.solve(omega[at], explained[at])
+    block = np.ix_(list(columns), list(columns))
+    solved = ordered.solve(omega[block], explained[block])
     return float(sum(solved[i, i] for i in range(len(columns))))
 
 

@@ -119,9 +119,9 @@ class Starter:
         factors = tuple(random_start(setting.shape, rank, p.seed))
         if reason:
             return StartPublic("random", reason=reason), factors
-        apart = not setting.together
-        shown = apart and facts_of(p.aggregation).reveals == "each"
-        return StartPublic("gram", sites=setting.sites, shown=shown, apart=apart), factors
+        hosted_apart = not setting.together
+        visible = hosted_apart and facts_of(p.aggregation).reveals == "each"
+        return StartPublic("gram", sites=setting.sites, shown=visible, apart=hosted_apart), factors
 
     def hindrance(self) -> str:
         """Why a Gram may not be taken; empty if it may."""
@@ -150,21 +150,21 @@ class Starter:
         if begun.kind != "gram":
             return begun
         if self.searches and sum(shape) > VOCABULARY:
-            many = f"of {sum(shape):,} codes the {SEARCHED} with most energy are searched among first"
-            wide = self._instead(begun, StartPublic("random", reason=many, patients_summed=patients), shape, unit)
-            if wide.stage != "over":
-                return wide
+            why = f"of {sum(shape):,} codes the {SEARCHED} with most energy are searched among first"
+            widened = self._instead(begun, StartPublic("random", reason=why, patients_summed=patients), shape, unit)
+            if widened.stage != "over":
+                return widened
         return self._instead(begun, self.gram(shape).begin(begun, patients, unit), shape, unit)
 
     def combine(self, step: Step, begun: StartPublic, shape: Sequence[int], total: Total, unit: float) -> StartPublic:
         """The start after one of its sums."""
-        who = self.searching(begun, shape)
-        if isinstance(who, WideStart):
-            return who.combine(begun, total)
-        after = who.combine(step, begun, total)
-        if self._vague(after):
-            return WideStart(who).again(after)
-        return after if begun.kind == "random" else self._instead(begun, after, shape, unit)
+        searcher = self.searching(begun, shape)
+        if isinstance(searcher, WideStart):
+            return searcher.combine(begun, total)
+        state = searcher.combine(step, begun, total)
+        if self._vague(state):
+            return WideStart(searcher).again(state)
+        return state if begun.kind == "random" else self._instead(begun, state, shape, unit)
 
     @property
     def roomy(self) -> bool:
@@ -181,8 +181,10 @@ class Starter:
 
     def _vague(self, begun: StartPublic) -> bool:
         """Whether the lift lost so much of what the cells show that a wide start finds more, and may be taken at once."""
-        lifted = begun.kind == "gram" and begun.stage in ("audition", "over") and not begun.sweep and begun.kept < VAGUE
-        return lifted and self.leaps and self.roomy
+        after_lift = (
+            begun.kind == "gram" and begun.stage in ("audition", "over") and not begun.sweep and begun.kept < VAGUE
+        )
+        return after_lift and self.leaps and self.roomy
 
 
 class StartPhase(Phase[Any, Any]):
@@ -197,15 +199,15 @@ class StartPhase(Phase[Any, Any]):
 
     def contribute(self, step: Step, site: Site, private: Any, public: Any) -> Answer[Any]:
         """x_k = the hospital's part of a Gram, a lift, a wide sweep or an audition."""
-        who, records = self.fit.starter.searching(public.start, public.shape), self.fit.records(site, public)
-        if isinstance(who, WideStart):
-            return private, who.contribute(records, public.start, site.name)
-        return private, who.contribute(step, site, records, public.start, public.norm)
+        searcher, records = self.fit.starter.searching(public.start, public.shape), self.fit.records(site, public)
+        if isinstance(searcher, WideStart):
+            return private, searcher.contribute(records, public.start, site.name)
+        return private, searcher.contribute(step, site, records, public.start, public.norm)
 
     def combine(self, step: Step, public: Any, total: Total) -> Any:
         """start' = f(start, sum_k x_k); at its end the fit goes on from what it found."""
-        begun = self.fit.starter.combine(step, public.start, public.shape, total, public.norm)
-        return self.fit.begun(replace(public, start=begun))
+        start = self.fit.starter.combine(step, public.start, public.shape, total, public.norm)
+        return self.fit.begun(replace(public, start=start))
 
 
 SP = TypeVar("SP", bound=StartedParams)

@@ -17,7 +17,7 @@ from polyclinic.tensors.side_by_side import CodeRows, side_by_side
 Array = NDArray[np.float64]
 # docs/explanation/records.md
 CONFIRMED: Final = 3.0  # standard errors above 0 that an eigenvector has in the other half
-MOST: Final = 40  # components at most
+MOST: Final = 40  # limit: components at most
 
 _rows: WeakKeyDictionary[Site, CodeRows] = WeakKeyDictionary()
 
@@ -72,10 +72,10 @@ def replicating(first: Array, second: Array) -> int:
     residuals, variances = [], []
     unit = float(np.square(first - second).sum()) / max(float((first + second).sum()), 1e-300)
     for q in (first, second):
-        whole = max(float(q.sum()), 1e-300)
-        margin = q.sum(1) + 1e-5 * whole
+        total = max(float(q.sum()), 1e-300)
+        margin = q.sum(1) + 1e-5 * total
         scale = 1.0 / np.sqrt(np.outer(margin, margin))
-        residual = (q - np.outer(margin, margin) / whole) * scale
+        residual = (q - np.outer(margin, margin) / total) * scale
         np.fill_diagonal(residual, 0.0)
         residuals.append(residual)
         variances.append(q * np.square(scale) * unit)

@@ -44,6 +44,7 @@ STARTS: Final = 6  # docs/benchmarks/constants.md
 WIDEST: Final = 16  # limit: phenotypes of the lift, where more replicate than are asked for
 # docs/benchmarks/constants.md
 CORRELATION: Final = 0.006  # standard deviation of a summed correlation of cells, by rounding
+# docs/benchmarks/constants.md
 TOGETHER: Final = 0.01  # the same of a sum over pairs of buckets, in roots of the patients
 # docs/benchmarks/constants.md
 ROUNDING: Final = 0.003  # share of the explained energy that rounding may cost in the lift
@@ -116,12 +117,12 @@ class GramStart:
                 size, most = self.buckets * (self.buckets - 1) // 2, start.patients_summed / 8
                 fields |= {half: Field((size,), grid, 0.0, most) for half in ("first", "second")}
         else:
-            wide = start.coarse[0].shape[1]
+            columns = start.coarse[0].shape[1]
             for m in range(len(self.shape)):
                 fields[f"mode{m + 1}"] = self._window(start, m)
             unit = self._unit(start)
-            fields["gram"] = Field((wide * (wide + 1) // 2,), unit * 2.0**-15, 0.0, unit)
-        label = f"{start.stage} {start.wider}" if start.stage != "lift" else f"lift {wide} {start.wider}"
+            fields["gram"] = Field((columns * (columns + 1) // 2,), unit * 2.0**-15, 0.0, unit)
+        label = f"{start.stage} {start.wider}" if start.stage != "lift" else f"lift {columns} {start.wider}"
         return Packing(fields, start.sites, label, self.seed).widened(start.wider)
 
     def _grids(self, start: StartPublic) -> tuple[float, float]:
@@ -144,20 +145,20 @@ class GramStart:
         return int((self.bounds(start, mode) > 0).sum()) if start.floors else self.shape[mode]
 
     def _window(self, start: StartPublic, mode: int) -> Field:
-        wide = start.coarse[0].shape[1]
-        grid = self.grid(start, ROUNDING, wide * sum(self.shape))
-        bound = self.bounds(start, mode) * np.ones((1, wide))
+        columns = start.coarse[0].shape[1]
+        grid = self.grid(start, ROUNDING, columns * sum(self.shape))
+        bound = self.bounds(start, mode) * np.ones((1, columns))
         bound[bound < 0.7 * grid] = 0.0
-        return Field((self.shape[mode], wide), grid, -0.15 * bound, 1.05 * bound)
+        return Field((self.shape[mode], columns), grid, -0.15 * bound, 1.05 * bound)
 
     def whitening(self, start: StartPublic) -> list[tuple[Array, Array]]:
         """Per mode: G^(-1/2) and G^(1/2) of the public estimate of its Gram."""
         assert start.patients is not None
-        own = [ordered.transposed_product(f, f) for f in start.coarse]
+        grams = [ordered.transposed_product(f, f) for f in start.coarse]
         out = []
-        for m in range(len(own)):
+        for m in range(len(grams)):
             g = np.array(start.patients)
-            for q, other in enumerate(own):
+            for q, other in enumerate(grams):
                 g = g if q == m else g * other
             out.append(roots(g))
         return out
@@ -167,8 +168,8 @@ class GramStart:
         if start.stage == "audition":
             return Step(0, "audition", {"errors": (len(self.candidates(start)),)}, bound=4.0, counts=False)
         name = start.stage + (f"+{start.wider}" if start.wider else "")
-        alone = self.least if start.stage == "cells" and start.apart else 0
-        return self.packing(start).step(0, name, counts=start.stage != "energies", patients=alone)
+        least_alone = self.least if start.stage == "cells" and start.apart else 0
+        return self.packing(start).step(0, name, counts=start.stage != "energies", patients=least_alone)
 
     def candidates(self, start: StartPublic) -> list[tuple[Array, ...]]:
         """Models of the asked rank within the lifted one; a function of public values."""
@@ -179,31 +180,31 @@ class GramStart:
         """Energies, then coarse factors from S = sum_k X_k'X_k of hashed cells, then lifted A_n = M_n G^-1; the best of them."""
         if start.stage == "audition":
             best = int(np.argmin(total.arrays["errors"]))
-            chosen = self.candidates(start)[best]
+            winner = self.candidates(start)[best]
             assert start.patients is not None
-            aa = within(positive(reduced(start.lifted, start.patients, chosen)), 2.0 * start.unit)
-            explained = min(energy(chosen, aa), 2.0 * start.unit)
-            return replace(start, stage="over", lifted=chosen, patients=aa, explained=explained)
-        opened = self.packing(start).opened(total)
-        if opened is None:
+            aa = within(positive(reduced(start.lifted, start.patients, winner)), 2.0 * start.unit)
+            explained = min(energy(winner, aa), 2.0 * start.unit)
+            return replace(start, stage="over", lifted=winner, patients=aa, explained=explained)
+        sums = self.packing(start).opened(total)
+        if sums is None:
             return replace(start, wider=start.wider + 1)
         start = replace(start, wider=0)
         if start.stage == "energies":
-            return self._energies(start, opened)
-        return self._coarse(start, opened) if start.stage == "cells" else self._lift(start, opened)
+            return self._energies(start, sums)
+        return self._coarse(start, sums) if start.stage == "cells" else self._lift(start, sums)
 
     def _energies(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
         small = float(opened["small"][0])
         if start.shown and small >= 0.5:
-            held = f"{small:.0f} sites have fewer, and a plain sum between hosts shows each one's own Gram"
-            return self._random(held, start.patients_summed)
+            reason = f"{small:.0f} sites have fewer, and a plain sum between hosts shows each one's own Gram"
+            return self._random(reason, start.patients_summed)
         if not float(np.max(opened["rows"])) > 0:
             return self._random("none of them has a count", start.patients_summed)
         # Above the truth by the rounding, so that correlations stay below 1 and products below their bounds.
-        above = 2.0 * float(np.sqrt(max(len(start.sites), 1) / 12.0))
+        margin = 2.0 * float(np.sqrt(max(len(start.sites), 1) / 12.0))
         cells, codes = self._grids(start)
-        diagonal = np.maximum(opened["cells"], 0.0) + above * cells
-        rows = np.maximum(opened["rows"], 0.0) + above * codes
+        diagonal = np.maximum(opened["cells"], 0.0) + margin * cells
+        rows = np.maximum(opened["rows"], 0.0) + margin * codes
         return replace(start, stage="cells", diagonal=diagonal, rows=rows)
 
     def _coarse(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
@@ -215,24 +216,24 @@ class GramStart:
                 "rank='auto': two halves of the patients confirm no direction in which codes occur together",
                 hint="give a rank; what it shows is then decided by replication, not by the fit",
             )
-        wide = columns_for(confirmed) if self.rank == "auto" else max(self.rank, min(confirmed, WIDEST))
+        columns = columns_for(confirmed) if self.rank == "auto" else max(self.rank, min(confirmed, WIDEST))
         gram = positive(full(opened["cells"], diagonal, d))
-        fitted = coarse(gram, self.sizes, wide, starts=self.starts, seed=self.seed, cancelling=False)
+        fitted = coarse(gram, self.sizes, columns, starts=self.starts, seed=self.seed, cancelling=False)
         explained = max(ordered.inner(np.diagonal(gram), np.ones(self.cells)) - fitted.error, 1e-300)
-        known = replace(start, coarse=fitted.factors, patients=fitted.patients, confirmed=confirmed, gram=gram)
-        return replace(known, stage="lift", explained=explained)
+        state = replace(start, coarse=fitted.factors, patients=fitted.patients, confirmed=confirmed, gram=gram)
+        return replace(state, stage="lift", explained=explained)
 
     def _lift(self, start: StartPublic, opened: Mapping[str, Array]) -> StartPublic:
-        wide = start.coarse[0].shape[1]
-        aa = np.zeros((wide, wide))
-        aa[np.triu_indices(wide)] = opened["gram"]
+        columns = start.coarse[0].shape[1]
+        aa = np.zeros((columns, columns))
+        aa[np.triu_indices(columns)] = opened["gram"]
         aa = np.maximum(aa + np.triu(aa, 1).T, 0.0)
-        own = [ordered.transposed_product(f, f) for f in start.coarse]
+        grams = [ordered.transposed_product(f, f) for f in start.coarse]
         noise = float(np.sqrt(max(len(start.sites), 1) / 12.0))
-        lifted, lengths = [], np.ones(wide)
+        factors, lengths = [], np.ones(columns)
         for m, (hashed, f, (_, root)) in enumerate(zip(self.maps, start.coarse, self.whitening(start))):
             g = aa.copy()
-            for q, other in enumerate(own):
+            for q, other in enumerate(grams):
                 if q != m:
                     g = g * other
             grid = self._window(start, m).grid
@@ -241,13 +242,13 @@ class GramStart:
             if (length <= 0).any():  # a phenotype without a code: spread over the buckets where the coarse fit has it
                 spread, _ = ordered.unit(f[hashed])
                 b = np.where(length > 0, b, spread)
-            lifted.append(b)
+            factors.append(b)
             lengths = lengths * length  # nobody is known to have such a phenotype on the codes
         scaled = within(aa * lengths[:, None] * lengths[None, :], 2.0 * start.unit)
-        ask = wide if self.rank == "auto" else self.rank
-        explained = min(energy(lifted, scaled), 2.0 * start.unit)
-        known = replace(start, lifted=tuple(lifted), patients=scaled, coarse=(), explained=explained, gram=None)
-        return replace(known, kept=self._kept(start, lifted), stage="audition" if ask < wide else "over")
+        ask = columns if self.rank == "auto" else self.rank
+        explained = min(energy(factors, scaled), 2.0 * start.unit)
+        state = replace(start, lifted=tuple(factors), patients=scaled, coarse=(), explained=explained, gram=None)
+        return replace(state, kept=self._kept(start, factors), stage="audition" if ask < columns else "over")
 
     def _kept(self, start: StartPublic, lifted: Sequence[Array]) -> float:
         """tr((W'W)^-1 W'S W), W the lifted phenotypes over cells, as a share of what the coarse ones explain of S."""
@@ -257,10 +258,10 @@ class GramStart:
         for b, hashed, size in zip(lifted, self.maps, self.sizes):
             f = np.stack([np.bincount(hashed, column, size) for column in b.T], axis=1)
             weights = (weights[:, None, :] * f[None, :, :]).reshape(-1, f.shape[1])
-        own = ordered.transposed_product(weights, weights)
-        own += 1e-9 * float(np.max(own)) * np.eye(len(own))
+        overlap = ordered.transposed_product(weights, weights)
+        overlap += 1e-9 * float(np.max(overlap)) * np.eye(len(overlap))
         inner = ordered.transposed_product(weights, ordered.product(start.gram, weights))
-        return ordered.inner(np.diagonal(ordered.solve(own, inner)), np.ones(len(own))) / start.explained
+        return ordered.inner(np.diagonal(ordered.solve(overlap, inner)), np.ones(len(overlap))) / start.explained
 
     # ---- a hospital
 
@@ -302,12 +303,12 @@ class GramStart:
         own_gram = np.zeros((rank, rank))
         for part in blocks(tensor):
             right = cells_of(part, self.maps, self.sizes) @ weights
-            own = np.zeros((part.patients, rank))
+            memberships = np.zeros((part.patients, rank))
             first = np.maximum(right / np.maximum(np.diagonal(gram), 1e-300), 0.0)
-            own[part.rows] = cp.hals(first, gram, right, sweeps=30)
+            memberships[part.rows] = cp.hals(first, gram, right, sweeps=30)
             for m in range(1, len(self.shape) + 1):
-                arrays[f"mode{m}"] += mttkrp(part, [own, *expanded], m)
-            own_gram += own.T @ own
+                arrays[f"mode{m}"] += mttkrp(part, [memberships, *expanded], m)
+            own_gram += memberships.T @ memberships
         for m, (white, _) in enumerate(self.whitening(start), start=1):
             arrays[f"mode{m}"] = arrays[f"mode{m}"] @ white
         arrays["gram"] = own_gram[np.triu_indices(rank)]

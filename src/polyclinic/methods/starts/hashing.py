@@ -12,7 +12,7 @@ from polyclinic.protocol.interfaces import seeds
 from polyclinic.tensors.sparse import SparseTensor
 
 Array = NDArray[np.float64]
-CELLS: Final = 64
+CELLS: Final = 64  # limit: of a patient: the Gram has their square, and needs so many patients for each
 BUCKETS: Final = 48  # limit: of the codes side by side
 BLOCK: Final = 65_536  # limit: patients whose cells are held at once
 
@@ -29,9 +29,9 @@ def bucket_sizes(shape: Sequence[int], buckets: int | None = None) -> tuple[int,
     order = order[max(0, len(order) - 4) :]
     room = CELLS
     for done, m in enumerate(order):
-        left = len(order) - done
+        modes_left = len(order) - done
         equal = 1
-        while (equal + 1) ** left <= room:
+        while (equal + 1) ** modes_left <= room:
             equal += 1
         sizes[m] = min(shape[m], buckets if buckets is not None else max(equal, 3))
         room = max(room // sizes[m], 1)
@@ -74,15 +74,15 @@ def row_energies(
     tensor: SparseTensor, hashed: Sequence[NDArray[np.int64]], sizes: Sequence[int], mode: int, codes: int
 ) -> Array:
     """(codes,) sum over patients and the other modes' buckets of squared counts."""
-    others = np.zeros(tensor.nnz, np.int64)
+    other_cells = np.zeros(tensor.nnz, np.int64)
     for m, (h, p, c) in enumerate(zip(hashed, sizes, tensor.codes)):
         if m != mode:
-            others = others * int(p) + h[c]
+            other_cells = other_cells * int(p) + h[c]
     k = int(np.prod([p for m, p in enumerate(sizes) if m != mode], dtype=np.int64))
     row = np.repeat(np.arange(len(tensor.rows)), np.diff(tensor.indptr))
     code = tensor.codes[mode].astype(np.int64)
-    place, back = np.unique((row * codes + code) * k + others, return_inverse=True)
-    sums = np.bincount(back, tensor.values, len(place))
+    place, inverse = np.unique((row * codes + code) * k + other_cells, return_inverse=True)
+    sums = np.bincount(inverse, tensor.values, len(place))
     return np.asarray(np.bincount((place // k) % codes, np.square(sums), codes), np.float64)
 
 

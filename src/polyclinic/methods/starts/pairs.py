@@ -109,10 +109,10 @@ class Codes(Phase[Pub, Pri]):
         patients = np.rint(total.arrays["patients"])
         frequent = np.argsort(-patients, kind="stable")[:CODES]
         codes = np.sort(frequent[patients[frequent] >= MINIMUM])
-        known = replace(public, pairs=replace(public.pairs, codes=codes, patients=patients))
+        state = replace(public, pairs=replace(public.pairs, codes=codes, patients=patients))
         if len(codes) >= FEWEST:
-            return self.fit.onward(known)  # type: ignore[no-any-return]
-        return self.without_matrix(known, f"{len(codes)} codes have at least {MINIMUM} patients")
+            return self.fit.onward(state)  # type: ignore[no-any-return]
+        return self.without_matrix(state, f"{len(codes)} codes have at least {MINIMUM} patients")
 
     def without_matrix(self, public: Pub, why: str) -> Pub:
         """The fit starts from random columns; how many cannot be said."""
@@ -138,8 +138,8 @@ class CooccurringCodes(Codes[Pub, Pri]):
 
     def contribute(self, step: Step, site: Site, private: Pri, public: Pub) -> Answer[Pri]:
         """x_k = upper triangle of sum_i x_i x_i' / |x_i|_1, for each half."""
-        chosen = damped_rows(site).dense(public.pairs.codes)
-        arrays = in_halves(site, chosen, f"pairs {self.fit.params.seed}", OWN if public.pairs.shown else 0)
+        counts = damped_rows(site).dense(public.pairs.codes)
+        arrays = in_halves(site, counts, f"pairs {self.fit.params.seed}", OWN if public.pairs.shown else 0)
         return private, self.transport(public.pairs).contribution(arrays)
 
     def combine(self, step: Step, public: Pub, total: Total) -> Pub:
@@ -181,15 +181,15 @@ def spectral_columns(matrix: Array, rank: int) -> Array:
     Without a random number: two halves of the patients begin alike.
     """
     margin = matrix.sum(1) + 1e-9 * matrix.sum()
-    wide = min(rank, len(matrix))
-    vectors = np.linalg.eigh(matrix / np.sqrt(np.outer(margin, margin)))[1][:, ::-1][:, :wide]
-    pivots = qr(vectors.T, mode="economic", pivoting=True)[2][:wide]
-    left, _, right = np.linalg.svd(vectors[pivots].T)
-    cluster = np.argmax(np.abs(vectors @ (left @ right)), axis=1)
+    count = min(rank, len(matrix))
+    vectors = np.linalg.eigh(matrix / np.sqrt(np.outer(margin, margin)))[1][:, ::-1][:, :count]
+    pivots = qr(vectors.T, mode="economic", pivoting=True)[2][:count]
+    left_vectors, _, right = np.linalg.svd(vectors[pivots].T)
+    cluster = np.argmax(np.abs(vectors @ (left_vectors @ right)), axis=1)
     columns = np.zeros((len(matrix), rank))
     columns[np.arange(len(matrix)), cluster] = margin
-    near = matrix @ columns
-    columns += 0.1 * near * columns.sum(0) / np.maximum(near.sum(0), 1e-300)
+    neighbours = matrix @ columns
+    columns += 0.1 * neighbours * columns.sum(0) / np.maximum(neighbours.sum(0), 1e-300)
     out: Array = columns + 1e-3 * margin[:, None]
     return out
 

@@ -44,8 +44,8 @@ def roots(gram: Array) -> tuple[Array, Array]:
     values, vectors = ordered.eigen(0.5 * (gram + gram.T))
     mean = ordered.inner(values, np.ones(len(values))) / len(values)
     size = np.sqrt(np.maximum(values, max(mean / 50.0, 1e-300)))
-    back = np.ascontiguousarray(vectors.T)
-    return ordered.product(vectors / size, back), ordered.product(vectors * size, back)
+    transposed = np.ascontiguousarray(vectors.T)
+    return ordered.product(vectors / size, transposed), ordered.product(vectors * size, transposed)
 
 
 def solve_rounded(gram: Array, right: Array, noise: float | Array, sweeps: int, first: Array | None = None) -> Array:
@@ -63,10 +63,10 @@ def solve_rounded(gram: Array, right: Array, noise: float | Array, sweeps: int, 
 
 def reduced(lifted: Sequence[Array], patients: Array, chosen: Sequence[Array]) -> Array:
     """(R, R) A'A of the loadings on ``chosen`` that explain the lifted model best."""
-    inner, own = np.ones((len(patients), chosen[0].shape[1])), np.ones((chosen[0].shape[1],) * 2)
+    inner, gram = np.ones((len(patients), chosen[0].shape[1])), np.ones((chosen[0].shape[1],) * 2)
     for b, c in zip(lifted, chosen):
-        inner, own = inner * ordered.transposed_product(b, c), own * ordered.transposed_product(c, c)
-    turn = ordered.solve(own, inner)
+        inner, gram = inner * ordered.transposed_product(b, c), gram * ordered.transposed_product(c, c)
+    turn = ordered.solve(gram, inner)
     return ordered.product(ordered.transposed_product(turn, patients), turn)
 
 

@@ -33,28 +33,28 @@ class StartModel:
         """From a fitted model, from what ``pc.load`` gave, or from factors. Anything else is a ValueError."""
         try:
             fitted = value if isinstance(value, Sequence) else vars(value).get("result_", value)
-            known: dict[str, Any] = {"factors": fitted} if isinstance(fitted, Sequence) else vars(fitted)
-            factors = tuple(np.array(f, np.float64) for f in known["factors"])
+            parts: dict[str, Any] = {"factors": fitted} if isinstance(fitted, Sequence) else vars(fitted)
+            factors = tuple(np.array(f, np.float64) for f in parts["factors"])
         except (KeyError, TypeError, ValueError):
             factors = ()
         if not factors or any(f.ndim != 2 or not np.isfinite(f).all() for f in factors):
             raise ValueError("a fitted phenotype model, what pc.load gave, or a (codes, R) array per feature mode")
-        return cls(factors, known.get("axes", ()), fitted)
+        return cls(factors, parts.get("axes", ()), fitted)
 
     def on(self, axes: Sequence[Axis], shape: Sequence[int], rank: int | str, nonnegative: bool) -> tuple[Array, ...]:
         """Return the factors on the codes of a study, columns of length 1. Codes that the model lacks begin near 0."""
-        placed = tuple(_placed(f, a, axis) for f, a, axis in zip(self.factors, self.axes or axes, axes, strict=False))
-        wanted = [(n, self.factors[0].shape[1] if rank == "auto" else rank) for n in shape]
-        if (shapes := [f.shape for f in placed]) != wanted:
+        located = tuple(_placed(f, a, axis) for f, a, axis in zip(self.factors, self.axes or axes, axes, strict=False))
+        study_shapes = [(n, self.factors[0].shape[1] if rank == "auto" else rank) for n in shape]
+        if (shapes := [f.shape for f in located]) != study_shapes:
             raise ConfigError(
-                f"the model to start from has factors of shapes {shapes}, this study needs {wanted}",
+                f"the model to start from has factors of shapes {shapes}, this study needs {study_shapes}",
                 hint="align the sites to the model's codes (pc.align), and give its rank",
             )
-        if nonnegative and min(map(np.min, placed)) < 0:
+        if nonnegative and min(map(np.min, located)) < 0:
             raise ConfigError(
                 "the model to start from has negative weights", hint="nonnegative=False, or another model"
             )
-        return tuple(cp.normalise(placed)[0])
+        return tuple(cp.normalise(located)[0])
 
 
 def _placed(factor: Array, own: Axis, axis: Axis) -> Array:

@@ -35,8 +35,8 @@ from polyclinic.tensors.device import mttkrp
 from polyclinic.tensors.sparse import SparseTensor
 
 Array = NDArray[np.float64]
-VOCABULARY: Final = 1024  # codes, at most, that are all searched among
-SEARCHED: Final = 512  # of more codes: those with most energy in their mode
+VOCABULARY: Final = 1024  # limit: codes, at most, that are all searched among
+SEARCHED: Final = 512  # limit: of more codes: those with most energy in their mode
 STEPS: Final = 64  # of the rounding, in the window of a code's energy among so many: the few larger ones are put right
 ROUNDS: Final = 15  # limit: of a fit, at least: a search needs room
 WIDE: Final = 5  # sweeps: docs/benchmarks/constants.md
@@ -74,15 +74,15 @@ class WideStart:
     def begin(self, start: StartPublic, unit: float) -> StartPublic:
         """Random columns, public by the seed; ``unit``: of squared counts."""
         assert self.gram.rank != "auto"
-        rng, wide = seeds(self.seed, "wide"), searched(self.gram.rank)
-        factors = tuple(ordered.unit(rng.random((n, wide)))[0] for n in self.shape)
+        rng, columns = seeds(self.seed, "wide"), searched(self.gram.rank)
+        factors = tuple(ordered.unit(rng.random((n, columns)))[0] for n in self.shape)
         return replace(start, stage="rows", coarse=factors, unit=unit, sweep=1, mode=1)
 
     def again(self, start: StartPublic) -> StartPublic:
         """After a Gram that found little: what it found leads to poorer optima than chance."""
         unknown = Far(np.empty((0, 1)), np.empty((1, 0)))
-        begun = self.begin(replace(start, lifted=(), patients=None, wider=0), start.unit)
-        return replace(begun, stage="overlap", far=(unknown,) * len(self.shape))
+        state = self.begin(replace(start, lifted=(), patients=None, wider=0), start.unit)
+        return replace(state, stage="overlap", far=(unknown,) * len(self.shape))
 
     @property
     def vast(self) -> bool:
@@ -100,23 +100,23 @@ class WideStart:
 
     def packing(self, start: StartPublic) -> Packing:
         """How the coming sum travels."""
-        wide = start.coarse[0].shape[1]
-        overlap, mends, far = wide * (wide + 1) // 2, MENDS, FAR
+        columns = start.coarse[0].shape[1]
+        overlap, mends, windows = columns * (columns + 1) // 2, MENDS, FAR
         fields = {"aside": Field((2,), start.unit * 2.0**-26, 0.0, start.unit * 8.0)}
         if start.stage == "rows":
             grid = self._fine(start)
             fields["rows"] = Field((sum(self.shape),), grid, 0.0, STEPS * grid if self.vast else start.unit)
             if self.vast:
-                mends, far = sum(self.shape) // 40, int(start.unit / grid) // STEPS
+                mends, windows = sum(self.shape) // 40, int(start.unit / grid) // STEPS
         if start.stage == "wide":
             fields["products"], mends = self._products(start)
             assert start.patients is not None
-            most = max(2.0 * ordered.inner(np.diagonal(start.patients), np.ones(wide)), LEAST * start.unit)
+            most = max(2.0 * ordered.inner(np.diagonal(start.patients), np.ones(columns)), LEAST * start.unit)
             fields["gram"] = Field((overlap,), most * 2.0**-12, 0.0, most)
         elif start.stage == "overlap" or not self.vast:
             fields["gram"] = Field((overlap,), start.unit * 2.0**-20, 0.0, start.unit)
         label = f"{start.stage} {start.sweep} {start.mode} {start.wider}"
-        return Packing(fields, start.sites, label, self.seed, mends=mends, far=far).widened(start.wider)
+        return Packing(fields, start.sites, label, self.seed, mends=mends, far=windows).widened(start.wider)
 
     def _fine(self, start: StartPublic) -> float:
         """Rounding of codes' energies; of very many the large ones are enough."""
@@ -125,18 +125,18 @@ class WideStart:
     def _products(self, start: StartPublic) -> tuple[Field, int]:
         """Windows of whitened products: by the codes' energies at first, then around what the model predicts; and how many
         numbers that lie outside are put right."""
-        n, wide = start.mode - 1, start.coarse[0].shape[1]
+        n, columns = start.mode - 1, start.coarse[0].shape[1]
         share = ROUNDING[min(start.sweep, len(ROUNDING)) - 1]
-        grid = self.gram.grid(start, share, wide * self.gram.sent(start, n))
+        grid = self.gram.grid(start, share, columns * self.gram.sent(start, n))
         bound = self.gram.bounds(start, n)
         bound = np.where(bound < 0.7 * grid, 0.0, bound)
-        sent = wide * int((bound > 0).sum())
+        numbers = columns * int((bound > 0).sum())
         if start.sweep <= LOOSE:
-            reach = bound * self._share(start) * np.ones((1, wide))
-            return Field((self.shape[n], wide), grid, -0.2 * reach, reach), MENDS + sent // 64
+            reach = bound * self._share(start) * np.ones((1, columns))
+            return Field((self.shape[n], columns), grid, -0.2 * reach, reach), MENDS + numbers // 64
         likely = np.where(bound > 0, self._predicted(start), 0.0)
         room = np.where(bound > 0, np.maximum(start.far[n].window() + SLACK * grid, 0.1 * grid), 0.0)
-        return Field(likely.shape, grid, likely - room, likely + room), max(MENDS, sent // EVERY)
+        return Field(likely.shape, grid, likely - room, likely + room), max(MENDS, numbers // EVERY)
 
     def _share(self, start: StartPublic) -> float:
         """How much of a code's root energy a phenotype may have: all of it among few patients, else what a model explains."""
@@ -167,28 +167,30 @@ class WideStart:
 
     def combine(self, start: StartPublic, total: Total) -> StartPublic:
         """Energies of codes; then A_n = argmin_{A >= 0} tr(A G A') - 2 tr(A'M), M = sum_k M_k, mode after mode."""
-        opened = self.packing(start).opened(total)
-        if opened is None:
+        sums = self.packing(start).opened(total)
+        if sums is None:
             return replace(start, wider=start.wider + 1)
-        wide, start = start.coarse[0].shape[1], replace(start, wider=0)
+        columns, start = start.coarse[0].shape[1], replace(start, wider=0)
         if start.stage == "rows":
             noise = float(np.sqrt(max(len(start.sites), 1) / 12.0)) * self._fine(start)
-            if not float(np.max(opened["rows"])) > 5.0 * noise:  # nobody has a count
+            if not float(np.max(sums["rows"])) > 5.0 * noise:  # nobody has a count
                 return StartPublic("random", reason=start.reason, patients_summed=start.patients_summed)
-            rows, unknown = np.maximum(opened["rows"], 0.0) + 2.0 * noise, Far(np.empty((0, 1)), np.empty((1, 0)))
+            rows, unknown = np.maximum(sums["rows"], 0.0) + 2.0 * noise, Far(np.empty((0, 1)), np.empty((1, 0)))
             start = replace(start, rows=rows, far=(unknown,) * len(self.shape))
             if self.vast:
                 start = replace(start, stage="overlap", floors=self._floors(rows))
-                kept = [self.gram.bounds(start, m) > 0 for m in range(len(self.shape))]
-                return replace(start, coarse=tuple(ordered.unit(f * k)[0] for f, k in zip(start.coarse, kept)))
-        patients = np.zeros((wide, wide))
-        patients[np.triu_indices(wide)] = opened["gram"]
+                searched_codes = [self.gram.bounds(start, m) > 0 for m in range(len(self.shape))]
+                return replace(
+                    start, coarse=tuple(ordered.unit(f * k)[0] for f, k in zip(start.coarse, searched_codes))
+                )
+        patients = np.zeros((columns, columns))
+        patients[np.triu_indices(columns)] = sums["gram"]
         patients = np.maximum(patients + np.triu(patients, 1).T, 0.0)  # memberships are not negative; rounding may be
-        left, all_ = (float(x) for x in opened["aside"])
-        explained = max(all_ - left, COMING * all_, LEAST * start.unit)
+        residual, total_energy = (float(x) for x in sums["aside"])
+        explained = max(total_energy - residual, COMING * total_energy, LEAST * start.unit)
         if start.stage != "wide":
-            return replace(start, stage="wide", patients=patients, explained=explained, everything=all_)
-        return self._swept(start, opened, patients, explained)
+            return replace(start, stage="wide", patients=patients, explained=explained, everything=total_energy)
+        return self._swept(start, sums, patients, explained)
 
     def _swept(self, start: StartPublic, opened: Mapping[str, Array], patients: Array, explained: float) -> StartPublic:
         n, products = start.mode - 1, opened["products"]
@@ -198,9 +200,9 @@ class WideStart:
         new, length = ordered.unit(solve_rounded(g, right, noise, SWEEPS, start.coarse[n]))
         new = np.where(length > 0, new, start.coarse[n])
         factors = (*start.coarse[:n], new, *start.coarse[n + 1 :])
-        far = (*start.far[:n], reach(products - self._predicted(start), AWAY), *start.far[n + 1 :])
+        windows = (*start.far[:n], reach(products - self._predicted(start), AWAY), *start.far[n + 1 :])
         patients = patients * length[:, None] * length
-        start = replace(start, coarse=factors, patients=patients, explained=explained, far=far)
+        start = replace(start, coarse=factors, patients=patients, explained=explained, far=windows)
         if start.mode < len(factors):
             return replace(start, mode=start.mode + 1)
         sweeps = VAST if start.floors else WIDE
@@ -215,12 +217,15 @@ class WideStart:
 
     def contribute(self, tensor: SparseTensor, start: StartPublic, name: str) -> Contribution:
         """M_kn = X_k(n) kr(A_k, A_m != A_n) G^(-1/2) and A_k'A_k, for its own patients A_k = argmin_{A >= 0} ||X_k - [A, A_1, ...]||^2."""
-        own, error = _members(tensor, start.coarse)
-        arrays, packing = {"gram": (own.T @ own)[np.triu_indices(own.shape[1])], "aside": error}, self.packing(start)
+        memberships, error = _members(tensor, start.coarse)
+        arrays, packing = (
+            {"gram": (memberships.T @ memberships)[np.triu_indices(memberships.shape[1])], "aside": error},
+            self.packing(start),
+        )
         if start.stage == "rows":
             arrays["rows"] = np.concatenate([_energies(tensor, m, n) for m, n in enumerate(self.shape)])
         if start.stage == "wide":
-            arrays["products"] = mttkrp(tensor, [own, *start.coarse], start.mode) @ self.roots(start)[0]
+            arrays["products"] = mttkrp(tensor, [memberships, *start.coarse], start.mode) @ self.roots(start)[0]
         return packing.contribution(arrays, name)
 
 
@@ -237,8 +242,8 @@ def _members(tensor: SparseTensor, factors: Sequence[Array]) -> tuple[Array, Arr
     """Memberships of a site's patients, and (squared error, squared norm)."""
     everyone = [np.zeros((tensor.patients, factors[0].shape[1])), *factors]
     g, m = cp.gram(everyone, 0), mttkrp(tensor, everyone, 0)
-    own, norm = cp.hals(everyone[0], g, m, sweeps=10), tensor.norm_squared()
-    return own, np.array([cp.squared_error(norm, own, g, m), norm])
+    memberships, norm = cp.hals(everyone[0], g, m, sweeps=10), tensor.norm_squared()
+    return memberships, np.array([cp.squared_error(norm, memberships, g, m), norm])
 
 
 def _energies(tensor: SparseTensor, mode: int, codes: int) -> Array:

@@ -11,10 +11,10 @@ Array = NDArray[np.float64]
 
 def patients_bound(gamma: Array, alpha: Array) -> float:
     """Sum over patients of E log p(theta | alpha) - E log q(theta | gamma)."""
-    whole = gamma.sum(1)
-    logs = psi(gamma) - psi(whole)[:, None]
+    total = gamma.sum(1)
+    logs = psi(gamma) - psi(total)[:, None]
     constant = (gammaln(alpha.sum()) - gammaln(alpha).sum()) * len(gamma)
-    return float(constant + ((alpha - gamma) * logs).sum() + gammaln(gamma).sum() - gammaln(whole).sum())
+    return float(constant + ((alpha - gamma) * logs).sum() + gammaln(gamma).sum() - gammaln(total).sum())
 
 
 def columns_bound(posterior: list[Array], priors: list[Array]) -> float:

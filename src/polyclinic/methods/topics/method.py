@@ -50,10 +50,12 @@ __all__ = ["Topics", "TopicsParams", "TopicsPrivate", "TopicsPublic"]
 Array = NDArray[np.float64]
 # docs/explanation/records.md
 ETA: Final = 0.05  # prior counts of a code in a column
+# docs/benchmarks/constants.md
 ALPHA: Final = 0.1  # prior counts of a phenotype in a patient, before they are learned
 GUIDED: Final = 0.1  # prior counts of a guided column, as a share of an average column's events
 # limit: iterations
 FIRST_STEPS, STEPS, PLACING_STEPS = 10, 2, 50  # inner steps of a patient: in round 1, in a round, at the end
+# docs/benchmarks/constants.md
 LEARN_ALPHA: Final = 4  # round from which alpha is learned; from the first where a model is given to start from
 TIE: Final = 1e-6  # limit: two starts that end at the same columns in another order differ by rounding only
 HELD_OUT: Final = 5  # every fifth code of a patient is held out when starts are compared
@@ -183,10 +185,10 @@ def _seeded(first: Array, public: TopicsPublic) -> Array:
     """Columns to begin with: the one that has most of a guide's codes takes the guide's place, and gets more of them."""
     out: Array = first / first.sum(0)
     for r, guide in enumerate(public.guided):
-        chosen = np.isin(public.pairs.codes, guide)
-        best = r + int(np.argmax(out[chosen, r:].sum(0)))
+        guided = np.isin(public.pairs.codes, guide)
+        best = r + int(np.argmax(out[guided, r:].sum(0)))
         out[:, [r, best]] = out[:, [best, r]]
-        out[chosen, r] += 0.5 / max(int(chosen.sum()), 1)
+        out[guided, r] += 0.5 / max(int(guided.sum()), 1)
     return out
 
 
@@ -220,11 +222,11 @@ class Volumes(Codes[TopicsPublic, TopicsPrivate]):
     def combine(self, step: Step, public: TopicsPublic, total: Total) -> TopicsPublic:
         """The codes of the matrix, and the weights of the modes."""
         people = float(total.arrays["people"][0])
-        known = replace(public, volumes=total.arrays["volumes"], people=people)
-        if known.given is None:
-            return super().combine(step, known, total)
+        state = replace(public, volumes=total.arrays["volumes"], people=people)
+        if state.given is None:
+            return super().combine(step, state, total)
         patients = np.rint(total.arrays["patients"])
-        return self.fit._unpaired(replace(known, pairs=replace(known.pairs, patients=patients)), [known.given])
+        return self.fit._unpaired(replace(state, pairs=replace(state.pairs, patients=patients)), [state.given])
 
 
 class HeldOutCodes(Phase[TopicsPublic, TopicsPrivate]):
@@ -243,24 +245,33 @@ class HeldOutCodes(Phase[TopicsPublic, TopicsPrivate]):
         rows = self.fit.rows(site, public)
         place = np.arange(len(rows.codes)) - rows.indptr[rows.owner]
         number = np.diff(rows.indptr)[rows.owner]
-        hidden = ((place + number) % HELD_OUT == 0) & (number >= HELD_OUT)
-        seen, held = rows.where(~hidden), rows.where(hidden)
+        hide = ((place + number) % HELD_OUT == 0) & (number >= HELD_OUT)
+        visible_rows, hidden_rows = rows.where(~hide), rows.where(hide)
         scores = []
         for counts in public.candidates:
             state = replace(public, counts=counts)
-            gamma = flat_gamma(seen, state.alpha)
+            gamma = flat_gamma(visible_rows, state.alpha)
             sums = np.zeros_like(counts)
-            e_step(seen.indptr, seen.codes, seen.values, state.columns, state.alpha, gamma, FIRST_STEPS, sums)
+            e_step(
+                visible_rows.indptr,
+                visible_rows.codes,
+                visible_rows.values,
+                state.columns,
+                state.alpha,
+                gamma,
+                FIRST_STEPS,
+                sums,
+            )
             theta = gamma / gamma.sum(1, keepdims=True)
-            share = (theta[held.owner] * np.concatenate(state.factors)[held.codes]).sum(1)
-            scores.append(float(held.values @ np.log(np.maximum(share, 1e-12))))
+            share = (theta[hidden_rows.owner] * np.concatenate(state.factors)[hidden_rows.codes]).sum(1)
+            scores.append(float(hidden_rows.values @ np.log(np.maximum(share, 1e-12))))
         return private, Contribution({"likelihood": np.array(scores) / public.events})
 
     def combine(self, step: Step, public: TopicsPublic, total: Total) -> TopicsPublic:
         """The first start whose likelihood of held-out codes is the largest, up to the rounding of sums."""
         likelihood = total.arrays["likelihood"]
-        chosen = int(np.argmax(likelihood >= likelihood.max() - TIE))
-        return self.fit.onward(replace(public, counts=public.candidates[chosen]))
+        winner = int(np.argmax(likelihood >= likelihood.max() - TIE))
+        return self.fit.onward(replace(public, counts=public.candidates[winner]))
 
 
 class Counting(Phase[TopicsPublic, TopicsPrivate]):
@@ -282,10 +293,10 @@ class Counting(Phase[TopicsPublic, TopicsPrivate]):
     def contribute(self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic) -> Answer[TopicsPrivate]:
         """x_k = (sum_i x_ij q_ijr, sum_i E log theta_i, the site's part of the bound)."""
         rows, alpha = self.fit.rows(site, public), public.alpha
-        fresh = private.gamma.shape != (rows.patients, public.rank)
-        gamma = flat_gamma(rows, alpha) if fresh else private.gamma.copy()
+        restart = private.gamma.shape != (rows.patients, public.rank)
+        gamma = flat_gamma(rows, alpha) if restart else private.gamma.copy()
         sums = np.zeros_like(public.counts)
-        steps = FIRST_STEPS if fresh else STEPS
+        steps = FIRST_STEPS if restart else STEPS
         events, logs = e_step(rows.indptr, rows.codes, rows.values, public.columns, alpha, gamma, steps, sums)
         bound = np.array([(events + patients_bound(gamma, alpha)) / public.events])
         arrays = {"counts": sums, "logs": logs, "bound": bound}
@@ -293,7 +304,7 @@ class Counting(Phase[TopicsPublic, TopicsPrivate]):
 
     def combine(self, step: Step, public: TopicsPublic, total: Total) -> TopicsPublic:
         """counts' = sum_k counts_k; alpha by Minka's fixed point; the end when the bound rests."""
-        p, before = self.fit.params, public.objective
+        p, last_objective = self.fit.params, public.objective
         objective = (
             columns_bound(public.by_mode(public.prior + public.counts), public.by_mode(public.prior))
             - float(total.arrays["bound"][0]) * public.events
@@ -302,16 +313,20 @@ class Counting(Phase[TopicsPublic, TopicsPrivate]):
         learn_alpha = 1 if p.start else LEARN_ALPHA
         if public.round >= learn_alpha:
             alpha = fixed_point(alpha, total.arrays["logs"] / max(public.people, 1.0))
-        rests = before is not None and public.round > learn_alpha and abs(before - objective) <= p.tol * abs(before)
-        ended = public.round >= p.rounds or (p.tol > 0 and rests)
-        after = replace(
+        rests = (
+            last_objective is not None
+            and public.round > learn_alpha
+            and abs(last_objective - objective) <= p.tol * abs(last_objective)
+        )
+        last_round = public.round >= p.rounds or (p.tol > 0 and rests)
+        state = replace(
             public,
-            round=public.round + (not ended),
+            round=public.round + (not last_round),
             counts=np.maximum(total.arrays["counts"], 0.0),
             alpha=alpha,
             objective=objective,
         )
-        return self.fit.onward(after) if ended else after
+        return self.fit.onward(state) if last_round else state
 
 
 class Energy(Phase[TopicsPublic, TopicsPrivate]):
@@ -324,8 +339,8 @@ class Energy(Phase[TopicsPublic, TopicsPrivate]):
 
     def contribute(self, step: Step, site: Site, private: TopicsPrivate, public: TopicsPublic) -> Answer[TopicsPrivate]:
         """x_k = sum over patients of squared memberships."""
-        placed = self.fit.finalize_site(site, private, public)["memberships"]
-        return private, Contribution({"energy": np.square(placed).sum(0) / public.events})
+        memberships = self.fit.finalize_site(site, private, public)["memberships"]
+        return private, Contribution({"energy": np.square(memberships).sum(0) / public.events})
 
     def combine(self, step: Step, public: TopicsPublic, total: Total) -> TopicsPublic:
         """energy = sum_k x_k."""

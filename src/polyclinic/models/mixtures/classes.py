@@ -103,20 +103,20 @@ class Classes(Groups):
         """Mean log-likelihood of the known values; larger is better."""
         from scipy.special import logsumexp
 
-        found = logsumexp(log_joint(self.layout, self.weights, self.profiles, self.records(data)), axis=1)
-        return float(found.mean()) if len(found) else 0.0
+        likelihoods = logsumexp(log_joint(self.layout, self.weights, self.profiles, self.records(data)), axis=1)
+        return float(likelihoods.mean()) if len(likelihoods) else 0.0
 
     def table(self) -> Table:
         """One row per class and level, count or measurement: probability, rate, or mean and spread."""
-        rows, at = [], 0
+        rows, position = [], 0
         for c in self.layout.columns:
             for name in c.spoken:
                 rows += [
-                    [g, float(self.weights[g]), c.name, c.kind, name, float(self.means[g, at]),
-                     float(np.sqrt(self.covariances[g, at]))]
+                    [g, float(self.weights[g]), c.name, c.kind, name, float(self.means[g, position]),
+                     float(np.sqrt(self.covariances[g, position]))]
                     for g in range(self.rank)
                 ]  # fmt: skip
-                at += 1
+                position += 1
         rows.sort(key=lambda r: r[0])
         return Table(["class", "share", "column", "kind", "value", "expected", "sd"], rows)
 

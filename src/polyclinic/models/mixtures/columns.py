@@ -118,56 +118,58 @@ class Layout:
             x = X[:, j][~np.isnan(X[:, j])]
             if np.isinf(x).any():
                 out.append(f"{c.name}: {int(np.isinf(x).sum())} values are infinite")
-            whole = (x == np.rint(x)) & (x >= 0)
-            if c.kind == "count" and not whole.all():
-                out.append(f"{c.name}: a count is 0, 1, 2, ...; {int((~whole).sum())} are not, e.g. {x[~whole][0]:g}")
-            bad = x[~(whole & (x < len(c.levels)))] if c.kind == "categorical" else x[:0]
-            if len(bad):
+            natural = (x == np.rint(x)) & (x >= 0)
+            if c.kind == "count" and not natural.all():
                 out.append(
-                    f"{c.name}: {len(bad)} values are no position in its {len(c.levels)} levels, e.g. {bad[0]:g}"
+                    f"{c.name}: a count is 0, 1, 2, ...; {int((~natural).sum())} are not, e.g. {x[~natural][0]:g}"
+                )
+            strange = x[~(natural & (x < len(c.levels)))] if c.kind == "categorical" else x[:0]
+            if len(strange):
+                out.append(
+                    f"{c.name}: {len(strange)} values are no position in its {len(c.levels)} levels, e.g. {strange[0]:g}"
                 )
         return out
 
     def read(self, X: Array) -> tuple[Array, Array]:
         """(n, width) statistics of the patients, and (n,) what their likelihood has besides."""
         F, base = np.zeros((len(X), self.width)), np.zeros(len(X))
-        F[:, 0], at = 1.0, 1
+        F[:, 0], start = 1.0, 1
         for j, c in enumerate(self.columns):
-            x, known = X[:, j], ~np.isnan(X[:, j])
-            v = np.where(known, x, 0.0)
+            x, present = X[:, j], ~np.isnan(X[:, j])
+            v = np.where(present, x, 0.0)
             if c.low is not None and c.high is not None:
-                v = np.where(known, np.clip(v, c.low, c.high), 0.0)
+                v = np.where(present, np.clip(v, c.low, c.high), 0.0)
             if c.kind == "categorical":
-                rows = np.flatnonzero(known)
-                F[rows, at + v[rows].astype(np.int64)] = 1.0
+                rows = np.flatnonzero(present)
+                F[rows, start + v[rows].astype(np.int64)] = 1.0
             elif c.kind == "count":
-                F[:, at], F[:, at + 1] = v / c.unit, known
+                F[:, start], F[:, start + 1] = v / c.unit, present
                 from scipy.special import gammaln  # here: importing it takes a fresh process longer than a small fit
 
-                base -= np.where(known, gammaln(v + 1.0), 0.0)
+                base -= np.where(present, gammaln(v + 1.0), 0.0)
             else:
-                z = np.where(known, (v - c.centre) / c.unit, 0.0)
-                F[:, at], F[:, at + 1], F[:, at + 2] = z, z * z, known
-                base -= known * (np.log(c.unit) + 0.5 * LOG_2PI)
-            at += c.statistics
+                z = np.where(present, (v - c.centre) / c.unit, 0.0)
+                F[:, start], F[:, start + 1], F[:, start + 2] = z, z * z, present
+                base -= present * (np.log(c.unit) + 0.5 * LOG_2PI)
+            start += c.statistics
         return F, base
 
     def natural(self, weights: Array, profiles: Array) -> Array:
         """(k, width) theta of classes with these shares (k,) and profiles (k, profile)."""
         out = np.zeros((len(weights), self.width))
-        out[:, 0], at, p = np.log(np.maximum(weights, 1e-300)), 1, 0
+        out[:, 0], start, p = np.log(np.maximum(weights, 1e-300)), 1, 0
         for c in self.columns:
-            own = profiles[:, p : p + c.parameters]
+            profile = profiles[:, p : p + c.parameters]
             if c.kind == "categorical":
-                out[:, at : at + len(c.levels)] = np.log(np.maximum(own, FLOOR))
+                out[:, start : start + len(c.levels)] = np.log(np.maximum(profile, FLOOR))
             elif c.kind == "count":
-                rate = np.maximum(own[:, 0], FLOOR)
-                out[:, at], out[:, at + 1] = np.log(rate) * c.unit, -rate
+                rate = np.maximum(profile[:, 0], FLOOR)
+                out[:, start], out[:, start + 1] = np.log(rate) * c.unit, -rate
             else:
-                mean, variance = (own[:, 0] - c.centre) / c.unit, np.maximum(own[:, 1] / c.unit**2, FLOOR)
-                out[:, at], out[:, at + 1] = mean / variance, -0.5 / variance
-                out[:, at + 2] = -0.5 * (mean * mean / variance + np.log(variance))
-            at, p = at + c.statistics, p + c.parameters
+                mean, variance = (profile[:, 0] - c.centre) / c.unit, np.maximum(profile[:, 1] / c.unit**2, FLOOR)
+                out[:, start], out[:, start + 1] = mean / variance, -0.5 / variance
+                out[:, start + 2] = -0.5 * (mean * mean / variance + np.log(variance))
+            start, p = start + c.statistics, p + c.parameters
         return out
 
     def maximised(self, sums: Array, *, smoothing: float = 0.0, reg_covar: float = 1e-6) -> tuple[Array, Array]:
@@ -178,9 +180,9 @@ class Layout:
         mass = np.maximum(sums[:, 0], FLOOR)
         average = sums.sum(0) / max(float(sums[:, 0].sum()), FLOOR)
         grown = sums + smoothing * average
-        out, at, p = np.zeros((len(sums), self.profile)), 1, 0
+        out, start, p = np.zeros((len(sums), self.profile)), 1, 0
         for c in self.columns:
-            s = grown[:, at : at + c.statistics]
+            s = grown[:, start : start + c.statistics]
             if c.kind == "categorical":
                 q = np.maximum(s, 0.0) + FLOOR
                 out[:, p : p + len(c.levels)] = q / q.sum(1, keepdims=True)
@@ -188,23 +190,25 @@ class Layout:
                 rate = c.unit * np.maximum(s[:, 0], 0.0) / np.maximum(s[:, 1], FLOOR)
                 out[:, p] = np.maximum(rate if c.high is None else np.minimum(rate, c.high), FLOOR)
             else:
-                known = np.maximum(s[:, 2], FLOOR)
-                mean = s[:, 0] / known
-                variance = np.maximum(s[:, 1] / known - mean**2, 0.0)
+                count = np.maximum(s[:, 2], FLOOR)
+                mean = s[:, 0] / count
+                variance = np.maximum(s[:, 1] / count - mean**2, 0.0)
                 if c.low is not None:  # in units of half the public range: no class is wider, or lies outside
                     mean, variance = np.clip(mean, -1.0, 1.0), np.clip(variance, 1e-5, 1.0)
                 out[:, p] = c.centre + c.unit * mean
                 out[:, p + 1] = variance * c.unit**2 + reg_covar
-            at, p = at + c.statistics, p + c.parameters
+            start, p = start + c.statistics, p + c.parameters
         return mass / mass.sum(), out
 
     def expected(self, profiles: Array) -> tuple[Array, Array]:
         """(k, m) expected values and variances of every level, count and measurement, in the order of ``spoken``."""
         means, variances, p = [], [], 0
         for c in self.columns:
-            own = profiles[:, p : p + c.parameters]
-            means.append(own if c.kind == "categorical" else own[:, :1])
-            variances.append({"categorical": own * (1 - own), "count": own[:, :1], "continuous": own[:, 1:]}[c.kind])
+            profile = profiles[:, p : p + c.parameters]
+            means.append(profile if c.kind == "categorical" else profile[:, :1])
+            variances.append(
+                {"categorical": profile * (1 - profile), "count": profile[:, :1], "continuous": profile[:, 1:]}[c.kind]
+            )
             p += c.parameters
         return np.hstack(means), np.hstack(variances)
 
@@ -216,10 +220,10 @@ def encoded(
 
     Texts, categories and truth values are categorical, whole numbers of at least 0 counts, other numbers continuous.
     """
-    has = columns_of(frame)
-    lacking = [c for c in columns if has is None or c not in has]
-    if lacking:
-        raise DataError("the frame lacks columns", faults=[f"no column {c!r}" for c in lacking])
+    names = columns_of(frame)
+    absent = [c for c in columns if names is None or c not in names]
+    if absent:
+        raise DataError("the frame lacks columns", faults=[f"no column {c!r}" for c in absent])
     out = np.full((len(column_of(frame, columns[0]).values), len(columns)), np.nan)
     kinds: dict[str, ColumnKind] = {}
     faults = []
@@ -239,8 +243,8 @@ def encoded(
 
 
 def _kind_of(column: FrameColumn, numbers: Array) -> ColumnKind:
-    known = numbers[~np.isnan(numbers)]
-    return "count" if column.values.dtype.kind in "iu" and bool((known >= 0).all()) else "continuous"
+    values = numbers[~np.isnan(numbers)]
+    return "count" if column.values.dtype.kind in "iu" and bool((values >= 0).all()) else "continuous"
 
 
 def _positions(column: FrameColumn, levels: Sequence[str]) -> Array:

@@ -86,8 +86,8 @@ class Groups(Value):
 
     def score(self, data: object, y: object = None) -> float:
         """Mean log-likelihood of the records; larger is better."""
-        found = self.mixture.log_density(records_of(data, self.columns, self.means.shape[1]))
-        return float(found.mean()) if len(found) else 0.0
+        densities = self.mixture.log_density(records_of(data, self.columns, self.means.shape[1]))
+        return float(densities.mean()) if len(densities) else 0.0
 
     def quality(self, data: object) -> dict[str, float]:
         """``log_likelihood`` per patient."""

@@ -34,8 +34,8 @@ class Patterns:
     @classmethod
     def found(cls, x: Array) -> Patterns:
         """The patterns of some records."""
-        there, of = np.unique(~np.isnan(x), axis=0, return_inverse=True)
-        return cls(there, of.ravel())
+        patterns, pattern_of = np.unique(~np.isnan(x), axis=0, return_inverse=True)
+        return cls(patterns, pattern_of.ravel())
 
 
 @dataclass(frozen=True, eq=False)

@@ -41,11 +41,11 @@ def background(
     [False, True]
     """
     # of two components each is all that the other is not
-    near: NDArray[np.bool_] = np.full(len(weights), len(weights) > 2)
+    alike: NDArray[np.bool_] = np.full(len(weights), len(weights) > 2)
     for f in factors:
         size = np.abs(f) * weights
-        others = size.sum(1, keepdims=True) - size
-        length = np.linalg.norm(size, axis=0) * np.linalg.norm(others, axis=0)
-        near &= (size * others).sum(0) >= NEAR * np.maximum(length, 1e-300)
+        remainder = size.sum(1, keepdims=True) - size
+        length = np.linalg.norm(size, axis=0) * np.linalg.norm(remainder, axis=0)
+        alike &= (size * remainder).sum(0) >= NEAR * np.maximum(length, 1e-300)
     most = [share is not None and share >= MOST for share in carried or [None] * len(weights)]
-    return np.logical_or(near, most)
+    return np.logical_or(alike, most)

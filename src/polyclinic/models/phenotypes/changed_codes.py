@@ -22,17 +22,17 @@ def changed_codes(axes: Sequence[Axis], now: SparseTensor, before: SparseTensor 
     for mode, axis in enumerate(axes, start=1):
         later = _patients_by_code(now, mode)
         earlier = {} if before is None else _patients_by_code(before, mode)
-        known = earlier | later if axis.labels is None else dict.fromkeys(axis.labels)
+        model_codes = earlier | later if axis.labels is None else dict.fromkeys(axis.labels)
         for code in sorted(earlier | later):
             n, m = earlier.get(code, 0), later.get(code, 0)
-            knows = "yes" if code in known else "no"
+            knows = "yes" if code in model_codes else "no"
             if before is not None:
                 size = abs(_standardised(n, before.patients, m, now.patients))
                 changes.append((size, [axis.name, code, _shown(n), _shown(m), knows]))
             elif knows == "no":
                 changes.append((m, [axis.name, code, "no earlier records", _shown(m), knows]))
-    listed = [row for _, row in sorted(changes, key=lambda c: -c[0])[:LISTED]]
-    return Table(["mode", "code", "patients before", "patients now", "in the model"], listed)
+    rows = [row for _, row in sorted(changes, key=lambda c: -c[0])[:LISTED]]
+    return Table(["mode", "code", "patients before", "patients now", "in the model"], rows)
 
 
 def _standardised(n: int, earlier: int, m: int, later: int) -> float:

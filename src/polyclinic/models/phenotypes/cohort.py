@@ -142,9 +142,9 @@ def periods_of(events: Path) -> dict[str, tuple[object, object]]:
     import duckdb
 
     with duckdb.connect() as con:
-        found = con.execute(
+        rows = con.execute(
             "SELECT CAST(patient_id AS VARCHAR), CAST(CAST(min(time) AS DATE) AS VARCHAR), "
             "CAST(CAST(max(time) AS DATE) AS VARCHAR) FROM read_parquet(?) GROUP BY 1",
             [str(events)],
         ).fetchall()
-    return {p: (a, b) for p, a, b in found}
+    return {p: (a, b) for p, a, b in rows}

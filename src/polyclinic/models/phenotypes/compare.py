@@ -53,19 +53,19 @@ def compare(first: Learned, second: Learned) -> Difference:
         raise ConfigError(f"{first.kind} and {second.kind} cannot be compared", hint="compare two models of one kind")
     settings = Table(["what", "first", "second"], differences(_facts(first), _facts(second)))
     a, b = first.arrays(), second.arrays()
-    same = a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
+    equal = a.keys() == b.keys() and all(np.array_equal(a[n], b[n]) for n in a)
     if not isinstance(first, Phenotypes) or not isinstance(second, Phenotypes):
-        return Difference(Table(["first", "second", "distance", "codes"], []), {}, settings, same)
-    left, right, codes = _common(first, second)
-    likeness = cosines(left, right)
-    pairing = match(left, right)
+        return Difference(Table(["first", "second", "distance", "codes"], []), {}, settings, equal)
+    first_factors, second_factors, codes = _common(first, second)
+    likeness = cosines(first_factors, second_factors)
+    pairing = match(first_factors, second_factors)
     rows: list[list[object]] = [
         [int(i), int(j), 1.0 - float(likeness[i, j]), _told(first, int(i))] for i, j in zip(pairing.left, pairing.right)
     ]
     rows.sort()
     rows += [[r, None, None, _told(first, r)] for r in range(first.rank) if r not in set(pairing.left.tolist())]
     rows += [[None, r, None, _told(second, r)] for r in range(second.rank) if r not in set(pairing.right.tolist())]
-    return Difference(Table(["first", "second", "distance", "codes"], rows), codes, settings, same)
+    return Difference(Table(["first", "second", "distance", "codes"], rows), codes, settings, equal)
 
 
 def _common(first: Phenotypes, second: Phenotypes) -> tuple[list[Array], list[Array], dict[str, tuple[int, int, int]]]:
@@ -74,7 +74,7 @@ def _common(first: Phenotypes, second: Phenotypes) -> tuple[list[Array], list[Ar
     if len(first_names) != len(second_names):
         raise ConfigError(f"models of {', '.join(first_names)} and of {', '.join(second_names)} cannot be compared")
     by_name = sorted(first_names) == sorted(second_names) and len(set(first_names)) == len(first_names)
-    left, right, codes = [], [], {}
+    first_factors, second_factors, codes = [], [], {}
     for n, (x, f) in enumerate(zip(first.axes, first.factors)):
         k = second_names.index(x.name) if by_name else n
         y, g = second.axes[k], second.factors[k]
@@ -84,11 +84,11 @@ def _common(first: Phenotypes, second: Phenotypes) -> tuple[list[Array], list[Ar
             only = 0
         else:
             f, g, only = _united(x.labels, f, y.labels, g)
-        left.append(f)
-        right.append(g)
+        first_factors.append(f)
+        second_factors.append(g)
         shared = len(y.labels or f) - only
         codes[x.name] = (shared, len(x.labels or f) - shared, only)
-    return left, right, codes
+    return first_factors, second_factors, codes
 
 
 def _united(x: Sequence[str], f: Array, y: Sequence[str], g: Array) -> tuple[Array, Array, int]:

@@ -23,12 +23,12 @@ KEPT: Final = 16
 def by_visit(tensor: SparseTensor, order: int) -> Visits:
     """:func:`visits_of`, kept beside the tensor."""
     key = (id(tensor), order)
-    found = _kept.get(key)
-    if found is None or found[0] is not tensor:
-        found = _kept[key] = (tensor, visits_of(tensor, order))
+    entry = _kept.get(key)
+    if entry is None or entry[0] is not tensor:
+        entry = _kept[key] = (tensor, visits_of(tensor, order))
         while len(_kept) > KEPT:
             _kept.popitem(last=False)
-    return found[1]
+    return entry[1]
 
 
 @dataclass(frozen=True, eq=False)
@@ -87,5 +87,5 @@ class Courses:
     def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
         """(visits, R) courses times memberships, and the codes: together they explain :meth:`cells`."""
         w, B, _ = self.found(tensor, factors)
-        each = np.repeat(np.arange(len(w)), np.diff(self.visits(tensor).first))
-        return [B * w[each], np.array(factors[2 - self.order])]
+        patient = np.repeat(np.arange(len(w)), np.diff(self.visits(tensor).first))
+        return [B * w[patient], np.array(factors[2 - self.order])]

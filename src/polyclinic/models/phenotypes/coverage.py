@@ -55,9 +55,9 @@ class Coverage:
         rows: list[list[object]] = [["events read", self.events, f"{self.read:g} of {self.total:g}"]]
         for mode, (known, here) in self.codes.items():
             missing = self.unseen[mode]
-            more = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
+            rest_note = f" and {len(missing) - NAMED} more" if len(missing) > NAMED else ""
             rows.append(
-                [f"{mode} codes known", known / here if here else 1.0, ", ".join(missing[:NAMED]) + more or "all"]
+                [f"{mode} codes known", known / here if here else 1.0, ", ".join(missing[:NAMED]) + rest_note or "all"]
             )
         if len(self.weight):
             weakest = int(np.argmin(self.weight))
@@ -129,31 +129,31 @@ def on_codes(
     for n, (own, axis, size) in enumerate(zip(tensor.axes[1:], axes, sizes), start=1):
         maps.append(_places(own, axis, tensor.shape[n], size))
         codes[axis.name], strange[axis.name] = _found(tensor, n, maps[-1])
-    named = [_named(mode, s, codes[mode][1]) for mode, s in strange.items() if s]
-    if named and unseen == "error":
+    unknown = [_named(mode, s, codes[mode][1]) for mode, s in strange.items() if s]
+    if unknown and unseen == "error":
         raise ProtocolMismatch(
             "new patients have codes that the model does not know",
-            faults=named,
+            faults=unknown,
             hint='map them to the model\'s codes (model.axes), or leave their events out: unseen="drop"',
         )
-    total, had = float(tensor.values.sum()), len(tensor.rows)
-    placed = _recoded(tensor, maps, axes, sizes)
+    total, patients_before = float(tensor.values.sum()), len(tensor.rows)
+    recoded = _recoded(tensor, maps, axes, sizes)
     cover = Coverage(
-        float(placed.values.sum()),
+        float(recoded.values.sum()),
         total,
         codes,
         strange,
-        _weight_seen(placed, factors),
+        _weight_seen(recoded, factors),
         tensor.patients,
-        had - len(placed.rows),
+        patients_before - len(recoded.rows),
     )
     if tensor.nnz and cover.events < least:
         raise ProtocolMismatch(
             f"only {cover.events:.1%} of the new patients' events are on codes that the model knows",
-            faults=named,
+            faults=unknown,
             hint="is this the same vocabulary (ICD-9 or 10, ATC or RxNorm)? map the codes, or lower min_coverage knowingly",
         )
-    return placed, cover
+    return recoded, cover
 
 
 def _found(tensor: SparseTensor, mode: int, target: NDIndex) -> tuple[tuple[int, int], tuple[str, ...]]:
@@ -197,10 +197,10 @@ def _places(own: Axis, axis: Axis, codes: int, size: int) -> NDIndex:
 
 def modes_in_order(tensor: SparseTensor, axes: Sequence[Axis]) -> SparseTensor:
     """Modes by name, where both sides have the same names in another order."""
-    mine, wanted = [a.name for a in tensor.axes[1:]], [a.name for a in axes]
-    if mine == wanted or sorted(mine) != sorted(wanted) or len(set(mine)) < len(mine):
+    names, model_names = [a.name for a in tensor.axes[1:]], [a.name for a in axes]
+    if names == model_names or sorted(names) != sorted(model_names) or len(set(names)) < len(names):
         return tensor
-    order = [0, *(1 + mine.index(name) for name in wanted)]
+    order = [0, *(1 + names.index(name) for name in model_names)]
     return SparseTensor(
         tensor.coords[:, order],
         tensor.values,
@@ -210,8 +210,8 @@ def modes_in_order(tensor: SparseTensor, axes: Sequence[Axis]) -> SparseTensor:
 
 
 def _recoded(tensor: SparseTensor, maps: Sequence[NDIndex], axes: Sequence[Axis], sizes: Sequence[int]) -> SparseTensor:
-    same = all(len(m) == size and np.array_equal(m, np.arange(size)) for m, size in zip(maps, sizes))
-    if same:
+    unchanged = all(len(m) == size and np.array_equal(m, np.arange(size)) for m, size in zip(maps, sizes))
+    if unchanged:
         return tensor
     coords = tensor.coords
     for n, to in enumerate(maps, start=1):
@@ -228,9 +228,9 @@ def _weight_seen(tensor: SparseTensor, factors: Sequence[Array]) -> Array:
     """(R,) mass of a phenotype's cells on codes that occur: the product over modes of the masses of its columns."""
     out = np.ones(factors[0].shape[1])
     for codes, f in zip(tensor.codes, factors):
-        seen = np.zeros(len(f), bool)
-        seen[np.unique(codes)] = True
+        present = np.zeros(len(f), bool)
+        present[np.unique(codes)] = True
         mass = np.abs(f)
         total = mass.sum(0)
-        out *= np.where(total > 0, mass[seen].sum(0) / np.where(total > 0, total, 1.0), 1.0)
+        out *= np.where(total > 0, mass[present].sum(0) / np.where(total > 0, total, 1.0), 1.0)
     return out

@@ -93,21 +93,21 @@ class Adapted:
         """One row per phenotype: carriers here, drift, its heaviest codes."""
         rows: list[list[object]] = []
         for r in range(self.phenotypes.rank):
-            mine = r >= self.shared.rank
+            is_own = r >= self.shared.rank
             codes = [
                 axis.describe(int(i))
                 for axis, f in zip(self.phenotypes.axes, self.phenotypes.factors)
                 for i in np.argsort(-np.abs(f[:, r]), kind="stable")[:3]
                 if abs(f[i, r]) > 0.01 * np.abs(f[:, r]).max()  # less is rounding, not a code of the phenotype
             ]
-            drift = None if mine or np.isnan(self.drift[r]) else float(self.drift[r])
-            few = f"fewer than {FEW}" if self.carriers[r] < FEW else str(self.carriers[r])
-            rows.append([r, "own" if mine else "shared", few, drift, ", ".join(codes)])
+            drift = None if is_own or np.isnan(self.drift[r]) else float(self.drift[r])
+            patients = f"fewer than {FEW}" if self.carriers[r] < FEW else str(self.carriers[r])
+            rows.append([r, "own" if is_own else "shared", patients, drift, ", ".join(codes)])
         return Table(["phenotype", "whose", "carriers", "drift", "codes"], rows)
 
     def __repr__(self) -> str:
-        told = ", ".join(f"{k} {v:.3f}" for k, v in self.fits.items() if v is not None)
-        return f"<Adapted {self.shared.rank} shared, {self.rank} own phenotypes; fit: {told}>"
+        fits = ", ".join(f"{k} {v:.3f}" for k, v in self.fits.items() if v is not None)
+        return f"<Adapted {self.shared.rank} shared, {self.rank} own phenotypes; fit: {fits}>"
 
     def _repr_html_(self) -> str:
         return f"<p>{escape(repr(self))}</p>{self.coverage._repr_html_()}{self.table().from_one('phenotype')._repr_html_()}"
@@ -142,28 +142,32 @@ def adapt(
     """
     if own != "auto" and (type(own) is not int or not 0 <= own <= 100):
         raise ConfigError(f"own = {own!r} is neither 'auto' nor a number from 0 to 100")
-    given = modes_in_order(patients_of(site), model.axes)
-    if not given.nnz:
+    records = modes_in_order(patients_of(site), model.axes)
+    if not records.nnz:
         raise DataError("this hospital has no events: there is nothing to adapt to")
-    _, cover = on_codes(given, model.axes, model.factors, unseen="drop", least=min_coverage)
-    wide, placing = _widened(model, given)
-    tensor, _ = on_codes(given, wide.axes, wide.factors)
-    cells, work = placing.cells(tensor), _Work(list(wide.factors), placing.nonnegative)
-    tried = work.errors(tensor, cells, seed) if own == "auto" and tensor.patients >= LEAST else {}
-    k = own if own != "auto" else min((n for n in tried if tried[n] <= min(tried.values()) * (1 + WITHIN)), default=0)
+    _, cover = on_codes(records, model.axes, model.factors, unseen="drop", least=min_coverage)
+    widened, placing = _widened(model, records)
+    tensor, _ = on_codes(records, widened.axes, widened.factors)
+    cells, work = placing.cells(tensor), _Work(list(widened.factors), placing.nonnegative)
+    errors = work.errors(tensor, cells, seed) if own == "auto" and tensor.patients >= LEAST else {}
+    k = (
+        own
+        if own != "auto"
+        else min((n for n in errors if errors[n] <= min(errors.values()) * (1 + WITHIN)), default=0)
+    )
     columns = work.own(cells, k, seed)
     joined = [np.column_stack([f, b]) for f, b in zip(work.shared, columns)]
-    both = _with_own(wide, placing, joined, cells)
-    memberships = both.placing.place(tensor, both.factors)
+    adapted = _with_own(widened, placing, joined, cells)
+    memberships = adapted.placing.place(tensor, adapted.factors)
     refit, local = work.refit(cells)
-    carried = _carriers(memberships, both.factors)
+    carriers = _carriers(memberships, adapted.factors)
     earlier = None if before is None else modes_in_order(patients_of(before), model.axes)
     return Adapted(
         model,
-        both,
+        adapted,
         tuple(frozen(b) for b in columns),
-        frozen(np.where(carried[: model.rank] >= FEW, _drift(work.shared, refit), np.nan)),
-        carried,
+        frozen(np.where(carriers[: model.rank] >= FEW, _drift(work.shared, refit), np.nan)),
+        carriers,
         cover,
         {
             "network": _last_fit(model),
@@ -171,8 +175,8 @@ def adapt(
             "refit": local,
             "adapted": work.fit(cells, columns),
         },
-        tried,
-        changed_codes(model.axes, given, earlier),
+        errors,
+        changed_codes(model.axes, records, earlier),
     )
 
 
@@ -189,9 +193,9 @@ class _Work:
     def residual(self, cells: SparseTensor, factors: Sequence[Array]) -> float:
         """||O - X||^2 over all cells, memberships solved anew."""
         a = self.place(cells, factors)
-        everything = [a, *factors]
-        inner = float(cells.values @ (cells.values - kernels.residuals_at(cells, everything)))
-        return cp.residual_norm_squared(cells.norm_squared(), inner, cp.gram(everything, None))
+        model = [a, *factors]
+        inner = float(cells.values @ (cells.values - kernels.residuals_at(cells, model)))
+        return cp.residual_norm_squared(cells.norm_squared(), inner, cp.gram(model, None))
 
     def joined(self, own: Sequence[Array]) -> list[Array]:
         return [np.ascontiguousarray(np.column_stack([f, b])) for f, b in zip(self.shared, own)]
@@ -199,10 +203,10 @@ class _Work:
     def error(self, seen: SparseTensor, hidden: SparseTensor, own: Sequence[Array]) -> float:
         """RMSE over all cells of hidden events, patients placed by the seen ones."""
         factors = self.joined(own)
-        everything = [self.place(seen, factors), *factors]
-        inner = float(hidden.values @ (hidden.values - kernels.residuals_at(hidden, everything)))
-        left = cp.residual_norm_squared(hidden.norm_squared(), inner, cp.gram(everything, None))
-        return float(np.sqrt(left / max(float(np.prod([float(d) for d in hidden.shape])), 1.0)))
+        model = [self.place(seen, factors), *factors]
+        inner = float(hidden.values @ (hidden.values - kernels.residuals_at(hidden, model)))
+        residual = cp.residual_norm_squared(hidden.norm_squared(), inner, cp.gram(model, None))
+        return float(np.sqrt(residual / max(float(np.prod([float(d) for d in hidden.shape])), 1.0)))
 
     def fit(self, cells: SparseTensor, own: Sequence[Array]) -> float:
         """1 - ||O - X|| / ||O||."""
@@ -212,24 +216,26 @@ class _Work:
     def errors(self, tensor: SparseTensor, cells: SparseTensor, seed: int) -> dict[int, float]:
         """Own columns -> error on hidden events of held-out patients."""
         order = np.random.default_rng([seed, 1]).permutation(tensor.patients)
-        train, rest = np.sort(order[::2]), np.sort(order[1::2])
-        seen, hidden = _thinned(tensor.take(rest), cells.take(rest), np.random.default_rng([seed, 3]))
-        return {n: self.error(seen, hidden, self.own(cells.take(train), n, seed)) for n in TRIED}
+        train, test = np.sort(order[::2]), np.sort(order[1::2])
+        visible, masked = _thinned(tensor.take(test), cells.take(test), np.random.default_rng([seed, 3]))
+        return {n: self.error(visible, masked, self.own(cells.take(train), n, seed)) for n in TRIED}
 
     def own(self, cells: SparseTensor, k: int, seed: int) -> list[Array]:
         """k own columns, the best of some starts."""
         empty = [np.zeros((len(f), 0)) for f in self.shared]
         if not k or not cells.nnz:
             return [np.zeros((len(f), k)) for f in self.shared] if k else empty
-        left = self._left(cells)
-        runs = [self._columns(cells, self._start(left, k, np.random.default_rng([seed, 2, s]))) for s in range(STARTS)]
+        residual = self._left(cells)
+        runs = [
+            self._columns(cells, self._start(residual, k, np.random.default_rng([seed, 2, s]))) for s in range(STARTS)
+        ]
         return min(runs, key=lambda r: r[0])[1]
 
     def _left(self, cells: SparseTensor) -> SparseTensor:
         """What the shared phenotypes leave unexplained of the recorded cells."""
-        rest = kernels.residuals_at(cells, [self.place(cells, self.shared), *self.shared])
-        keep = rest > 0 if self.nonnegative else rest != 0
-        return SparseTensor(cells.coords[keep], rest[keep], cells.shape, cells.axes)
+        residual = kernels.residuals_at(cells, [self.place(cells, self.shared), *self.shared])
+        keep = residual > 0 if self.nonnegative else residual != 0
+        return SparseTensor(cells.coords[keep], residual[keep], cells.shape, cells.axes)
 
     def _start(self, left: SparseTensor, k: int, rng: np.random.Generator) -> list[Array]:
         """Own columns begin as the residual of patients drawn by its square, each far from those before."""
@@ -243,8 +249,8 @@ class _Work:
                     c[:, j] = rng.random(len(c))
                 continue
             first = int(rng.choice(left.patients, p=size / size.sum()))
-            mine = left.take([first])
-            marks = [np.bincount(c, mine.values, len(f)) for c, f in zip(mine.codes, self.shared)]
+            record = left.take([first])
+            marks = [np.bincount(c, record.values, len(f)) for c, f in zip(record.codes, self.shared)]
             # patients whose residual lies on the same cells speak with it; the others are candidates for the next column
             alike = np.ones(left.nnz)
             for c, m in zip(left.codes, marks):
@@ -252,9 +258,9 @@ class _Work:
             speak = np.zeros(left.patients)
             speak[left.rows] = np.add.reduceat(alike * left.values, left.indptr[:-1])
             share = speak / np.sqrt(np.maximum(size, 1e-300))
-            who = np.repeat(left.rows, np.diff(left.indptr))
+            patient = np.repeat(left.rows, np.diff(left.indptr))
             for c, column in zip(left.codes, columns):
-                column[:, j] = np.bincount(c, left.values * np.maximum(share, 0.0)[who], len(column))
+                column[:, j] = np.bincount(c, left.values * np.maximum(share, 0.0)[patient], len(column))
                 column[:, j] /= max(float(np.linalg.norm(column[:, j])), 1e-300)
             size = size * np.square(np.clip(1.0 - share, 0.0, 1.0))
             size[first] = 0.0
@@ -262,25 +268,25 @@ class _Work:
 
     def _columns(self, cells: SparseTensor, own: list[Array]) -> tuple[float, list[Array]]:
         """HALS over the own columns only, until the error settles."""
-        rank, before, goal = self.shared[0].shape[1], np.inf, np.inf
+        rank, last_goal, goal = self.shared[0].shape[1], np.inf, np.inf
         norm = cells.norm_squared()
         for _ in range(SWEEPS):
             factors = self.joined(own)
             a = self.place(cells, factors)
             for n in range(len(own)):
-                everything = [a, *factors]
-                g, m = cp.gram(everything, n + 1), kernels.mttkrp(cells, everything, n + 1)
+                model = [a, *factors]
+                g, m = cp.gram(model, n + 1), kernels.mttkrp(cells, model, n + 1)
                 f = factors[n]
                 for j in range(rank, f.shape[1]):
                     if g[j, j] > 0:
-                        moved = f[:, j] + (m[:, j] - f @ g[:, j]) / g[j, j]
-                        f[:, j] = np.maximum(moved, 0.0) if self.nonnegative else moved
+                        column = f[:, j] + (m[:, j] - f @ g[:, j]) / g[j, j]
+                        f[:, j] = np.maximum(column, 0.0) if self.nonnegative else column
                 goal = cp.squared_error(norm, f, g, m)
             unit, length = cp.normalise([f[:, rank:] for f in factors])
             own = [np.where(length > 0, u, 0.0) for u in unit]
-            if before - goal <= SETTLED * norm:
+            if last_goal - goal <= SETTLED * norm:
                 break
-            before = goal
+            last_goal = goal
         return goal, own
 
     def refit(self, cells: SparseTensor) -> tuple[list[Array], float]:
@@ -307,9 +313,9 @@ def _thinned(counts: SparseTensor, cells: SparseTensor, rng: np.random.Generator
     Placed by the very events that it is judged by, a patient is explained better by every further column, a phenotype cut
     in two included; by half of the events only where the column is there.
     """
-    whole = np.rint(np.abs(counts.values)).astype(np.int64)
+    events = np.rint(np.abs(counts.values)).astype(np.int64)
     first = np.where(
-        whole == counts.values, rng.binomial(whole, 0.5) / np.maximum(whole, 1), rng.integers(0, 2, counts.nnz)
+        events == counts.values, rng.binomial(events, 0.5) / np.maximum(events, 1), rng.integers(0, 2, counts.nnz)
     )
     coords = cells.coords
     return tuple(  # type: ignore[return-value]
@@ -322,18 +328,18 @@ def _widened(model: Phenotypes, tensor: SparseTensor) -> tuple[Phenotypes, Least
     """The model over its codes and then this hospital's, on which shared phenotypes weigh nothing; placed by least squares."""
     axes, factors = [], []
     for axis, f, own in zip(model.axes, model.factors, tensor.axes[1:]):
-        wide = _with_codes(axis, own)
-        more = 0 if wide is axis else len(wide.labels or ()) - len(f)
-        axes.append(wide)
-        factors.append(np.concatenate([f, np.zeros((more, f.shape[1]))]))
+        widened = _with_codes(axis, own)
+        added = 0 if widened is axis else len(widened.labels or ()) - len(f)
+        axes.append(widened)
+        factors.append(np.concatenate([f, np.zeros((added, f.shape[1]))]))
     placing = replace(model.placing, zeros="observed") if isinstance(model.placing, LeastSquares) else LeastSquares()
     return replace(model, factors=tuple(factors), axes=tuple(axes), placing=placing, shown=()), placing
 
 
 def _with_codes(axis: Axis, own: Axis) -> Axis:
     """The model's codes, then those that this hospital alone has; the axis itself where there are none, or no labels."""
-    known = set(axis.labels or ())
-    new = [i for i, x in enumerate(own.labels or ()) if x not in known] if axis.labels is not None else []
+    model_codes = set(axis.labels or ())
+    new = [i for i, x in enumerate(own.labels or ()) if x not in model_codes] if axis.labels is not None else []
     if not new:
         return axis
     labels, extra = axis.labels or (), own.take(new)

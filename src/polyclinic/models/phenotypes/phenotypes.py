@@ -182,8 +182,8 @@ class Phenotypes(Value):
                 hint="use the whole model (the run folder's own), or allow_censored=True",
             )
         tensor, cover = on_codes(patients_of(data), self.axes, self.factors, unseen=unseen, least=min_coverage)
-        placed = self.placing.place(tensor, self.factors)
-        return (placed, cover) if coverage else placed
+        memberships = self.placing.place(tensor, self.factors)
+        return (memberships, cover) if coverage else memberships
 
     def memberships(self, data: SparseTensor | Site, *, frame: bool = False, unseen: Unseen = "drop") -> Array | Table:
         """Return the memberships of a hospital's own patients: (patients, R), or a table with the patients' identifiers.
@@ -207,20 +207,20 @@ class Phenotypes(Value):
         """Phenotypes, counted from 1, of which a censored file lacks more than a tenth, and how much is left."""
         if not self.origin.censored:
             return []
-        kept = self.origin.further.get("kept") or [[0.0]] * self.rank
-        return [(r, float(min(k))) for r, k in enumerate(kept, start=1) if min(k) < WHOLE]
+        shares = self.origin.further.get("kept") or [[0.0]] * self.rank
+        return [(r, float(min(k))) for r, k in enumerate(shares, start=1) if min(k) < WHOLE]
 
     def quality(self, data: SparseTensor | Site | Sequence[Site]) -> dict[str, float]:
         """How well patients are explained, memberships solved anew, over the cells as they were counted.
 
         ``rmse_observed`` over nonzeros, ``rmse_full`` over all cells, ``fit`` = 1 - ||O - X|| / ||O||.
         """
-        given = [data] if isinstance(data, SparseTensor | Site) or not isinstance(data, Sequence) else list(data)
-        if not given:
+        hospitals = [data] if isinstance(data, SparseTensor | Site) or not isinstance(data, Sequence) else list(data)
+        if not hospitals:
             raise DataError("nothing to score: no sites given")
         full = observed = norm = cells = 0.0
         nonzeros = 0
-        for d in given:
+        for d in hospitals:
             t, _ = on_codes(patients_of(d), self.axes, self.factors)
             factors, t = self.placing.model(t, self.factors), self.placing.cells(t)
             residual = kernels.residuals_at(t, factors)
@@ -292,8 +292,8 @@ class Phenotypes(Value):
         faults = [f"phenotype {k}: there are 0 to {self.rank - 1}" for k in names if k not in range(self.rank)]
         if faults:
             raise DataError("these phenotypes cannot be renamed", faults=faults)
-        known = dict(enumerate(self.names)) | {k: str(n).strip() for k, n in names.items()}
-        return replace(self, names=tuple(known.get(r, "") for r in range(self.rank)))
+        all_names = dict(enumerate(self.names)) | {k: str(n).strip() for k, n in names.items()}
+        return replace(self, names=tuple(all_names.get(r, "") for r in range(self.rank)))
 
     def __repr__(self) -> str:
         modes = " x ".join(f"{len(f):,} {a.name}" for f, a in zip(self.factors, self.axes))

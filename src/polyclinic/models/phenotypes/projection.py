@@ -125,8 +125,8 @@ class Events:
 
     def place(self, tensor: SparseTensor, factors: Sequence[Array]) -> Array:
         """(patients, R) memberships on the factors."""
-        placed = self.joined(self.expected(tensor))
-        return np.ascontiguousarray((placed * self.scale)[:, self.order])
+        memberships = self.joined(self.expected(tensor))
+        return np.ascontiguousarray((memberships * self.scale)[:, self.order])
 
     def model(self, tensor: SparseTensor, factors: Sequence[Array]) -> list[Array]:
         """Factors of all modes, patients first, background last, that together explain these patients."""

@@ -78,14 +78,14 @@ def ballot(identity: Identity, order: str, number: int, chain: bytes) -> bytes:
 
 def count_votes(votes: Mapping[str, bytes], keys: Mapping[str, bytes], order: str, number: int, chain: bytes) -> int:
     """How many of the pinned sites signed exactly this chain; a wrong, doubled or strange vote counts for nothing."""
-    text, found = _vote(order, number, chain), set()
+    text, voters = _vote(order, number, chain), set()
     for site, signature in votes.items():
         try:
             Ed25519PublicKey.from_public_bytes(keys[site]).verify(bytes(signature), text)
-            found.add(keys[site])
+            voters.add(keys[site])
         except (InvalidSignature, KeyError, ValueError, TypeError):
             continue
-    return len(found)
+    return len(voters)
 
 
 # ---- a total as it travels
@@ -144,7 +144,7 @@ class Opened:
         try:
             if set(tree) != set(_FIELDS) or any(not isinstance(tree[k], t) for k, t in _FIELDS.items()):
                 raise MessageRefused("an opened sum has the wrong fields")
-            entered = {str(s): (int(n), int(a)) for s, (n, a) in tree["entered"].items()}
+            contributions = {str(s): (int(n), int(a)) for s, (n, a) in tree["entered"].items()}
             arrays = dict(tree["arrays"])
             if not all(isinstance(a, np.ndarray) and a.dtype == np.float64 for a in arrays.values()):
                 raise MessageRefused("an opened sum holds something else than numbers")
@@ -156,7 +156,7 @@ class Opened:
             total = Total(arrays, float(tree["weight"]), tree["members"], float(tree["noise_sd"]))
         except (TypeError, ValueError, AttributeError) as e:
             raise MessageRefused(f"not an opened sum ({type(e).__name__})") from None
-        return cls(tree["number"], tree["attempt"], entered, total, tree["state"], tree["public"], words, sites)
+        return cls(tree["number"], tree["attempt"], contributions, total, tree["state"], tree["public"], words, sites)
 
     def check(self, step: Step, sites: Sequence[str], least: int, *, adds: bool = True) -> None:
         """Refuse a total that the step cannot have: shapes, bounds, noise, and who is in it.
@@ -276,9 +276,9 @@ def _near(mine: object, theirs: object, slack: float) -> bool:
         good = np.isfinite(mine)
         if not (good == np.isfinite(theirs)).all():
             return False
-        far = np.abs(mine[good] - theirs[good]).max(initial=0.0)
-        same = np.array_equal(mine[~good], theirs[~good], equal_nan=True)
-        return bool(same and far <= slack * np.abs(mine[good]).max(initial=0.0))
+        gap = np.abs(mine[good] - theirs[good]).max(initial=0.0)
+        equal = np.array_equal(mine[~good], theirs[~good], equal_nan=True)
+        return bool(equal and gap <= slack * np.abs(mine[good]).max(initial=0.0))
     if isinstance(mine, float | np.floating) and isinstance(theirs, float | np.floating):
         a, b = float(mine), float(theirs)
         return a == b or (a != a and b != b) or abs(a - b) <= slack * abs(a)

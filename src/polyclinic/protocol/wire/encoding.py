@@ -106,19 +106,19 @@ def decode(data: bytes | memoryview, *, limit: int = LIMIT) -> Any:
     if length > len(data) - 8:
         raise MessageRefused("message truncated inside its header")
     header = _read_header(data, length, checked=limit <= LIMIT)
-    arrays, at = [], 8 + length
+    arrays, position = [], 8 + length
     for entry in header["a"]:
         kind, shape = _announced(entry)
         count = math.prod(shape)
         size = count * np.dtype(kind).itemsize
-        if size > len(data) - at:
+        if size > len(data) - position:
             raise MessageRefused("message truncated inside an array")
         # A copy, because a buffer in the middle of a message is not aligned, and BLAS then adds in another order.
-        arrays.append(np.frombuffer(data, kind, count, at).reshape(shape).copy())
+        arrays.append(np.frombuffer(data, kind, count, position).reshape(shape).copy())
         arrays[-1].flags.writeable = False
-        at += size
-    if at != len(data):
-        raise MessageRefused(f"message carries {len(data) - at} bytes that were not announced")
+        position += size
+    if position != len(data):
+        raise MessageRefused(f"message carries {len(data) - position} bytes that were not announced")
     return _fill(header["t"], arrays, 0)
 
 
@@ -238,9 +238,9 @@ def decode_message(data: bytes, protocol: str = "", *, limit: int = LIMIT) -> Me
     if not isinstance(parts, list) or len(parts) != len(kinds):
         raise MessageRefused("message has the wrong fields")
     value = dict(zip(kinds, parts))
-    wrong = [f"{k} is a {type(value[k]).__name__}" for k, t in kinds.items() if type(value[k]) is not t]
-    if wrong:
-        raise MessageRefused("message fields have the wrong type", faults=wrong)
+    faults = [f"{k} is a {type(value[k]).__name__}" for k, t in kinds.items() if type(value[k]) is not t]
+    if faults:
+        raise MessageRefused("message fields have the wrong type", faults=faults)
     theirs = value.pop("protocol")
     if theirs != protocol:
         raise ProtocolMismatch(
@@ -276,16 +276,16 @@ def canonical(state: T) -> T:
     Sums over an axis depend in their last bit on an array's layout in memory; so that an interrupted run, and a run between
     hosts, give the same bits as one that was never written down, states are always kept in this form.
     """
-    made: object = state
+    value: object = state
     if isinstance(state, np.ndarray):
-        made = np.ascontiguousarray(state) if state.ndim else state
+        value = np.ascontiguousarray(state) if state.ndim else state
     elif dataclasses.is_dataclass(state) and not isinstance(state, type):
-        made = dataclasses.replace(state, **{k: canonical(v) for k, v in _fields(state).items()})
+        value = dataclasses.replace(state, **{k: canonical(v) for k, v in _fields(state).items()})
     elif isinstance(state, tuple):
-        made = tuple(canonical(v) for v in state)
+        value = tuple(canonical(v) for v in state)
     elif isinstance(state, dict):
-        made = {k: canonical(v) for k, v in state.items()}
-    return cast(T, made)
+        value = {k: canonical(v) for k, v in state.items()}
+    return cast(T, value)
 
 
 def unpack(kind: type[T], tree: object) -> T:
@@ -299,10 +299,10 @@ def unpack(kind: type[T], tree: object) -> T:
     values: dict[str, Any] = {}
     for name, value in tree.items():
         inner = next((h for h in (hints[name], *get_args(hints[name])) if dataclasses.is_dataclass(h)), None)
-        listed = isinstance(value, list) and all(isinstance(v, dict) for v in value)
+        many_values = isinstance(value, list) and all(isinstance(v, dict) for v in value)
         if inner is not None and isinstance(value, dict):
             values[name] = unpack(inner, value)  # type: ignore[arg-type]
-        elif inner is not None and listed:
+        elif inner is not None and many_values:
             values[name] = tuple(unpack(inner, v) for v in value)  # type: ignore[arg-type]
         else:
             values[name] = _tuples(value)

@@ -45,7 +45,7 @@ def weigh(text: memoryview, most: int) -> int:
     Traceback (most recent call last):
     polyclinic.errors.MessageRefused: [PC610] message header would take more than 10,000 bytes of memory
     """
-    at, weight, end, nodes = 0, 0, len(text), 0
+    position, weight, end, nodes = 0, 0, len(text), 0
     open_ = [1]  # values still to come, of every list or map that is open
     while open_:
         if not open_[-1]:
@@ -53,19 +53,19 @@ def weigh(text: memoryview, most: int) -> int:
             continue
         open_[-1] -= 1
         nodes += 1
-        if at >= end:
+        if position >= end:
             raise MessageRefused("message truncated inside its header")
-        at, more, inside = _value(text, at)
-        weight += more
+        position, added, children = _value(text, position)
+        weight += added
         if nodes > NODES:
             raise MessageRefused(f"message header holds more than {NODES:,} values")
         if weight > most:
             raise MessageRefused(f"message header would take more than {most:,} bytes of memory")
-        if inside >= 0:
-            open_.append(inside)
+        if children >= 0:
+            open_.append(children)
             if len(open_) > DEPTH:
                 raise MessageRefused(f"message header nests deeper than {DEPTH}")
-    if at > end:
+    if position > end:
         raise MessageRefused("message truncated inside its header")
     return weight
 

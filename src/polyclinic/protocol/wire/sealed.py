@@ -315,25 +315,25 @@ class SealedMessage:
     def open(self, message: Message) -> dict[str, object]:
         """The content of a message after every check, or :class:`MessageRefused` with the reason."""
         m, s = message, self.step
-        where = f"message {m.kind!r} from {m.sender!r} to {m.to!r}"
+        name = f"message {m.kind!r} from {m.sender!r} to {m.to!r}"
         if m.to != self.me:
-            raise MessageRefused(f"{where} is not for {self.me!r}")
+            raise MessageRefused(f"{name} is not for {self.me!r}")
         if m.sender not in self._parties or m.sender == self.me:
-            raise MessageRefused(f"{where}: the sender is not on the roster")
+            raise MessageRefused(f"{name}: the sender is not on the roster")
         if (m.round, m.step, m.attempt) != (s.round, s.name, self.roster.attempt):
             raise MessageRefused(
-                f"{where} belongs to another sum (replayed or late)",
+                f"{name} belongs to another sum (replayed or late)",
                 faults=[
                     f"round {m.round!r}, step {m.step!r}, attempt {m.attempt!r}",
                     f"open now: round {s.round}, step {s.name!r}, attempt {self.roster.attempt}",
                 ],
             )
         if not isinstance(m.body, Mapping):
-            raise MessageRefused(f"{where} has no readable body")
+            raise MessageRefused(f"{name} has no readable body")
         body = dict(m.body)
         self.verify(m.sender, f"{m.kind} to {m.to}", body, body.pop("signature", b""))
         if (m.sender, m.kind) in self._seen:
-            raise MessageRefused(f"{where} was received before (replayed)")
+            raise MessageRefused(f"{name} was received before (replayed)")
         return body
 
     def forget(self, *kinds: str) -> None:
@@ -376,18 +376,18 @@ class Party:
 
     def handle(self, message: Message, body: dict[str, object]) -> list[Message]:
         """Hand an authentic body on; whatever is wrong inside is a refusal, never a crash."""
-        where = f"message {message.kind!r} from {message.sender!r} to {self.me!r}"
+        name = f"message {message.kind!r} from {message.sender!r} to {self.me!r}"
         if self._result != "pending":
-            raise MessageRefused(f"{where} came after this exchange had ended")
+            raise MessageRefused(f"{name} came after this exchange had ended")
         act = self.handlers().get(message.kind)
         if act is None:
-            raise MessageRefused(f"{where}: unknown kind")
+            raise MessageRefused(f"{name}: unknown kind")
         try:
             answer = act(message.sender, body)
         except PolyclinicError:
             raise
         except (KeyError, TypeError, ValueError, AttributeError, IndexError, OverflowError) as e:
-            raise MessageRefused(f"{where} is malformed", faults=[f"{type(e).__name__}: {e}"]) from e
+            raise MessageRefused(f"{name} is malformed", faults=[f"{type(e).__name__}: {e}"]) from e
         self.envelope.accept(message)
         return answer
 

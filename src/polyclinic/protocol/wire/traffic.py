@@ -83,8 +83,8 @@ class Traffic:
 
     def in_round(self, round_: int) -> tuple[int, int]:
         """Bytes up and down of one round, all sites."""
-        up, down = self._rounds.get(round_, (0, 0))
-        return up, down
+        bytes_up, bytes_down = self._rounds.get(round_, (0, 0))
+        return bytes_up, bytes_down
 
     def seconds(self, rate: float = PAPER_RATE) -> float:
         """The papers' communication cost: all bytes at ``rate`` bytes a second."""

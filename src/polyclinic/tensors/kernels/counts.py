@@ -51,13 +51,13 @@ def _climb(values: Float, phi: Float, ones: bool, steps: int, tol: float, a: Flo
             scale = -1.0 / np.expm1(-mix) if ones else values[e] / mix
             for r in range(rank):
                 spare[r] += scale * phi[e, r]
-        moved, total = 0.0, 0.0
+        change, total = 0.0, 0.0
         for r in range(rank):
             new = a[r] * spare[r]
-            moved = max(moved, abs(new - a[r]))
+            change = max(change, abs(new - a[r]))
             total += new
             a[r] = new
-        if moved <= tol * total:
+        if change <= tol * total:
             break
 
 

@@ -174,9 +174,9 @@ class GraphicsCard:
         grid = (-(-number * self._g // THREADS),)
         stride = np.uint32(self.width // self._each)
         for s in range(self._slabs):
-            at = s * self._g * self._each
+            address = s * self._g * self._each
 
-            def there(a: Card, at: int = at) -> Card:
+            def there(a: Card, at: int = address) -> Card:
                 return a.reshape(-1)[at:]
 
             if copy.entries is not None:

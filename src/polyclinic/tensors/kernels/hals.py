@@ -29,10 +29,10 @@ def _sweeps(shape, factor, gram, inverse, mttkrp, sweeps, nonnegative, a, m, out
             for r in range(rank):
                 if inverse[r] == 0.0:
                     continue  # a dead column: the data say nothing about it, so it stays
-                left = load(shape, m, r)
+                residual = load(shape, m, r)
                 for k in range(rank):
-                    left = axpy(-gram[r, k], load(shape, a, k), left)
-                new = axpy(inverse[r], left, load(shape, a, r))
+                    residual = axpy(-gram[r, k], load(shape, a, k), residual)
+                new = axpy(inverse[r], residual, load(shape, a, r))
                 if nonnegative:
                     new = ramp(new)
                 store(new, a, r)

@@ -85,8 +85,13 @@ def visits_of(tensor: SparseTensor, order: int) -> Visits:
     time = tensor.codes[order - 1].astype(np.int64)
     codes = tensor.codes[2 - order].astype(np.int64)
     patient = np.repeat(np.arange(len(tensor.rows)), np.diff(tensor.indptr))
-    by = np.lexsort((codes, time, patient))
-    patient, time, codes, values = patient[by], time[by], codes[by], tensor.values[by]
+    order_of_entries = np.lexsort((codes, time, patient))
+    patient, time, codes, values = (
+        patient[order_of_entries],
+        time[order_of_entries],
+        codes[order_of_entries],
+        tensor.values[order_of_entries],
+    )
     new = np.ones(len(patient), bool)
     new[1:] = (patient[1:] != patient[:-1]) | (time[1:] != time[:-1])
     starts = np.flatnonzero(new)

@@ -16,13 +16,13 @@ Int = NDArray[np.int64]
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]
 def digamma(x: float) -> float:
     """The derivative of log Gamma for x > 0: recurrence up to 6, then the asymptotic series."""
-    below = 0.0
+    shift = 0.0
     while x < 6.0:
-        below -= 1.0 / x
+        shift -= 1.0 / x
         x += 1.0
     f = 1.0 / (x * x)
     series = f * (1 / 12.0 - f * (1 / 120.0 - f * (1 / 252.0 - f * (1 / 240.0 - f / 132.0))))
-    return below + np.log(x) - 0.5 / x - series  # type: ignore[no-any-return]
+    return shift + np.log(x) - 0.5 / x - series  # type: ignore[no-any-return]
 
 
 @njit(nogil=True, cache=True)  # type: ignore[untyped-decorator]

@@ -73,9 +73,9 @@ def parts_of(builder: ir.IRBuilder, row: ir.Value, count: int) -> list[ir.Value]
 
 
 def splat(builder: ir.IRBuilder, x: ir.Value) -> ir.Value:
-    one = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), x, ir.Constant(I32, 0))
+    vector = builder.insert_element(ir.Constant(VECTOR, ir.Undefined), x, ir.Constant(I32, 0))
     return builder.shuffle_vector(
-        one, ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(I32, WIDTH), [0] * WIDTH)
+        vector, ir.Constant(VECTOR, ir.Undefined), ir.Constant(ir.VectorType(I32, WIDTH), [0] * WIDTH)
     )
 
 

@@ -10,12 +10,12 @@ from polyclinic.tensors.simd.jit import kernel
 
 @kernel
 def _largest(a: NDArray[np.float64]) -> float:
-    top, bad = 0.0, 0
+    top, invalid = 0.0, 0
     for i in range(a.size):
         x = abs(a[i])
         top = max(top, x)
-        bad += x != x
-    return np.inf if bad else top
+        invalid += x != x
+    return np.inf if invalid else top
 
 
 def largest(a: NDArray[np.float64]) -> float:

@@ -269,9 +269,9 @@ class UnPSLCV(UnPSL):
         return [dict(zip(CANDIDATE, combination)) for combination in values]
 
     def _model(self, settings: dict[str, Any], **candidate: Any) -> UnPSL:
-        given = {k: getattr(self._choice, k) for k in ("bias", "rank", "inner", "weighting", "seed")}
+        common = {k: getattr(self._choice, k) for k in ("bias", "rank", "inner", "weighting", "seed")}
         path = {k: settings[k] for k in ("decorrelation", "penalty", "iterations")}
-        return UnPSL(**{**given, **path, "tol": 0.0, **candidate})
+        return UnPSL(**{**common, **path, "tol": 0.0, **candidate})
 
     def _select(self, settings: dict[str, Any], trial: Trial) -> UnPSLCV:
         if not trial.splits:
