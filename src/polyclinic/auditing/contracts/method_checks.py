@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from html import escape
 from pathlib import Path
-from typing import Any, Final, Unpack
+from typing import Any, Final, TypeVar, Unpack
 
 import numpy as np
 
@@ -35,6 +35,7 @@ from polyclinic.studies.run_folder import Run, RunFolder
 from polyclinic.util.threads import one_thread
 
 Given = Sequence[Site] | None
+E = TypeVar("E", bound=PolyclinicError)
 
 
 class Checks:
@@ -55,6 +56,14 @@ class Checks:
 
     def run(self, sites: Given = None, method: Method | None = None, **options: Unpack[RunOptions]) -> Outcome:
         return self.fold(sites, method, **options).run()
+
+    def refused(self, kind: type[E], sites: Given = None, **options: Unpack[RunOptions]) -> E | None:
+        """The error that a run ends with; None if it ends without."""
+        try:
+            self.run(sites, **options)
+        except kind as e:
+            return e
+        return None
 
     @property
     def private(self) -> bool:
@@ -86,8 +95,7 @@ class Checks:
         outcome = fold.run()
         charges = [len(p.door.ledger.charges()) for p in fold.parties.values()]
         assert set(charges) == {len(outcome.releases)}, f"{charges} ledger entries for {len(outcome.releases)} releases"
-        first = self.sites[0]
-        less = self.run([first.take(np.arange(1, first.patients)), *self.sites[1:]])
+        less = self.run([self.sites[0].take(np.arange(1, self.sites[0].patients)), *self.sites[1:]])
         # by name: how many rounds a method takes may depend on the sums, what a step sends may not
         shapes, shapes_without = ({x.step.name: dict(x.step.shapes) for x in o.releases} for o in (outcome, less))
         for name in sorted(shapes.keys() & shapes_without.keys()):
@@ -104,11 +112,7 @@ class Checks:
         epsilons = [p.door.ledger.epsilon(privacy.delta) for p in fold.parties.values()]
         assert max(epsilons) <= privacy.epsilon * 1.001, f"spent {max(epsilons):.4f}, asked for {privacy.epsilon}"
         tight = {s.name: ReleaseGate(s.name, policy=Policy(max_epsilon_total=privacy.epsilon / 2)) for s in self.sites}
-        try:
-            self.fold(doors=tight).run()
-        except PolicyRefusal:
-            return
-        raise AssertionError("a policy of half the budget did not stop the run")
+        assert self.refused(PolicyRefusal, doors=tight), "a policy of half the budget did not stop the run"
 
     def additive_part(self) -> None:
         """a contribution with noise is the sum of those of two groups of patients, bit for bit"""
@@ -137,12 +141,8 @@ class Checks:
     def silent_part(self) -> None:
         """without one site the run continues with a quorum, or stops and can be resumed"""
         silent_site = self.sites[-1].name
-        try:
-            self.run(silent=lambda step, name: name == silent_site)
-        except PeerLost:
-            pass
-        else:
-            raise AssertionError("a run that needs all sites went on without one")
+        error = self.refused(PeerLost, silent=lambda step, name: name == silent_site)
+        assert error, "a run that needs all sites went on without one"
         outcome = self.run(silent=lambda step, name: name == silent_site, quorum=len(self.sites) - 1)
         assert outcome.history, "a quorum of the sites did not finish a round"
 
@@ -185,12 +185,9 @@ class Checks:
         tensor = self.sites[0].counts()
         other_order = replace(tensor.axes[1], labels=(axes[0].labels or ())[::-1])
         turned = tensor.with_axes([tensor.axes[0], other_order, *tensor.axes[2:]])
-        try:
-            self.run([Site(self.sites[0].name, turned), *self.sites[1:]])
-        except ProtocolMismatch as e:
-            assert self.sites[0].name in str(e)
-        else:
-            raise AssertionError("a site with another order of codes was not refused")
+        error = self.refused(ProtocolMismatch, [Site(self.sites[0].name, turned), *self.sites[1:]])
+        assert error, "a site with another order of codes was not refused"
+        assert self.sites[0].name in str(error)
 
     def sums_part(self) -> None:
         """the aggregations plain and masked give the same model"""
