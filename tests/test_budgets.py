@@ -14,15 +14,15 @@ LIMITS: Final = {
     "code lines": 52_202,  # goal 49,500
     "code lines of the core": 39_873,  # goal 37,500
     "files in a folder": 15,
-    "functions above complexity 15": 110,
-    "functions above complexity 10": 309,
+    "functions above complexity 15": 88,  # goal 20
+    "functions above complexity 10": 306,  # goal 150
     "methods above complexity 15": 0,
     "methods above complexity 10": 18,
     "functions above 12 parameters": 0,
     "import cycles between subjects": 0,
     "import cycles between folders": 0,
-    "constants without a page": 52,  # goal 20
-    "vague names, percent of assignments": 8.9,
+    "constants without a page": 34,  # goal 20
+    "vague names, percent of assignments": 6.0,  # goal 5
     "references outside the repository": 0,
 }
 
