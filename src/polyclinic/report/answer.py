@@ -146,8 +146,8 @@ def _strongest(sure: Sequence[EffectRow], of: int, what: str) -> list[str]:
     number = "The one that is drawn" if of == 1 else f"{len(sure)} of these {of}"
     text = [f"{number} {'is' if len(sure) == 1 else 'are'} associated with {what} after adjustment."]
     for row, word in ((sure[0], "highest"), (sure[-1], "lowest")):
-        if row.ratio and (row.ratio[0] > 1) == (word == "highest"):
-            value, low, high = row.ratio
+        value, low, high = row.ratio or (1.0, 1.0, 1.0)
+        if low > 1 if word == "highest" else high < 1:  # an interval that contains 1 would contradict the sentence
             name = f"\N{LEFT DOUBLE QUOTATION MARK}{row.name}\N{RIGHT DOUBLE QUOTATION MARK}"
             text.append(f"The odds are {word} with {name} (odds ratio {value:.2f}, 95 % CI {low:.2f} to {high:.2f}).")
     return text
