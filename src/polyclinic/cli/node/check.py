@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from polyclinic.cli.console import Json, say
+from polyclinic.config import Node, Study
+from polyclinic.errors import ConfigError
 from polyclinic.privacy.guarantee import noisy
-
-if TYPE_CHECKING:
-    from polyclinic.config import Study
+from polyclinic.studies.registry import read_study
 
 
 def command(
@@ -21,10 +21,7 @@ def command(
     json_: Json = False,
 ) -> None:
     """Check a hospital's node file and database: all faults at once, nothing is sent."""
-    from polyclinic.config import Node
-    from polyclinic.errors import ConfigError
     from polyclinic.node.doctor.probes import checkup
-    from polyclinic.studies.registry import read_study
 
     asked = read_study(study) if study else None
     wrong, found = checkup(Node.read(node), asked)

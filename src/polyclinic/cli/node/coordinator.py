@@ -6,7 +6,7 @@ import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
@@ -15,10 +15,15 @@ from polyclinic.cli.console import Json, Sure, console, say, sure
 from polyclinic.cli.console import follow as bar
 from polyclinic.cli.node import doctor
 from polyclinic.cli.node.members import COMMANDS, Folder, home_of
-
-if TYPE_CHECKING:
-    from polyclinic.node.enrolment.folders import CoordinatorFolder
-    from polyclinic.node.signed_study import StudyOrder
+from polyclinic.config import Study
+from polyclinic.config.service import MonitorRule
+from polyclinic.errors import ConfigError
+from polyclinic.node.enrolment.federation import sign_study
+from polyclinic.node.enrolment.folders import CoordinatorFolder, read_events
+from polyclinic.node.enrolment.processes import Recorded, alive, launch
+from polyclinic.node.flare import coordinator_service as service
+from polyclinic.node.signed_study import StudyOrder
+from polyclinic.protocol.outcome import Progress
 
 app = application(no_args_is_help=True, help="Run a federation between hosts.")
 app.command("doctor")(doctor.coordinator)
@@ -47,9 +52,6 @@ def start(
     """Start the coordinator's server."""
     from pydantic import ValidationError
 
-    from polyclinic.config.service import MonitorRule
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.flare.coordinator_service import start as run
     from polyclinic.node.monitor.process import begin, need_port
 
     home = home_of(folder)
@@ -60,7 +62,7 @@ def start(
     need_port(home.path, rule)
     if foreground:  # this process becomes the server: the monitor has to be there before
         begin("coordinator", home.path, home.path, rule)
-    value = run(home, foreground=foreground)
+    value = service.start(home, foreground=foreground)
     begin("coordinator", home.path, home.path, rule)
     more = f"; sites ask to join on port {value['enrol_port']}" if value["enrol_port"] else ""
     more += " (that port was closed, and is open again)" if value["state"] == "reopened" else ""
@@ -70,12 +72,11 @@ def start(
 @app.command()
 def stop(folder: Folder, json_: Json = False) -> None:
     """Stop all studies and the server."""
-    from polyclinic.node.flare.coordinator_service import stop as end
     from polyclinic.node.monitor.process import finish
 
     home = home_of(folder)
     finish(home.path)
-    value = end(home)
+    value = service.stop(home)
     more = f"; to be resumed: {', '.join(value['studies'])}" if value["studies"] else ""
     say(value, json_, f"coordinator stopped{more}" if value["ended"] else "the coordinator was not running")
 
@@ -83,9 +84,7 @@ def stop(folder: Folder, json_: Json = False) -> None:
 @app.command()
 def status(folder: Folder, json_: Json = False) -> None:
     """Show connected sites and the state of every study."""
-    from polyclinic.node.flare.coordinator_service import status as look
-
-    value = look(home_of(folder))
+    value = service.status(home_of(folder))
     lines = [f"coordinator {value['state']} ({value['host']}:{value['port']})"]
     if value["state"] == "running" and value["joining"] == "closed":
         lines.append(f"the port for joining is closed: polyclinic coordinator start {folder} opens it again")
@@ -134,12 +133,8 @@ def submit(
     json_: Json = False,
 ) -> None:
     """Sign a study for its sites and run it. Exit code 4 if a site declined."""
-    from polyclinic.config import Study
-    from polyclinic.node.enrolment.federation import sign_study
-    from polyclinic.node.flare.coordinator_service import need_running
-
     home = home_of(folder)
-    need_running(home)
+    service.need_running(home)
     _run(home, sign_study(home, Study.read(study), [n.strip() for n in sites.split(",") if n.strip()]), json_, wait)
 
 
@@ -151,24 +146,21 @@ def resume(
     json_: Json = False,
 ) -> None:
     """Continue an interrupted study, to the same model."""
-    from polyclinic.node.flare.coordinator_service import need_running, order_of
-
     home = home_of(folder)
-    order = order_of(home, study)
-    need_running(home)
+    order = service.order_of(home, study)
+    service.need_running(home)
     _run(home, order, json_, wait)
 
 
 @app.command()
 def cancel(folder: Folder, study: Named, yes: Sure = False, json_: Json = False) -> None:
     """Cancel a study for good. Exit code 5 if a site was not reached."""
-    from polyclinic.node.flare.coordinator_service import order_of
-    from polyclinic.node.flare.jobs import cancel as end
+    from polyclinic.node.flare import jobs
 
     home = home_of(folder)
-    order = order_of(home, study)
+    order = service.order_of(home, study)
     sure(f"cancel {order.id}? It cannot be resumed", yes, json_)
-    value = end(home, order)
+    value = jobs.cancel(home, order)
     untold = value["not_told"]
     lines = [f"study {order.id} is cancelled; told: {', '.join(value['told']) or 'no site'}"]
     if untold:
@@ -181,23 +173,20 @@ def cancel(folder: Folder, study: Named, yes: Sure = False, json_: Json = False)
 @app.command()
 def remove(folder: Folder, study: Named, yes: Sure = False, json_: Json = False) -> None:
     """Delete the run folder of a finished or cancelled study."""
-    from polyclinic.node.flare.coordinator_service import order_of
-    from polyclinic.node.flare.jobs import remove as delete
+    from polyclinic.node.flare import jobs
 
     home = home_of(folder)
-    order = order_of(home, study)
+    order = service.order_of(home, study)
     sure(f"delete {home.run(order.id)} with its model and report?", yes, json_)
-    files = delete(home, order)
+    files = jobs.remove(home, order)
     say({"study": order.id, "files": files, "removed": True}, json_, f"study {order.id}: {files} files deleted")
 
 
 def _run(home: CoordinatorFolder, order: StudyOrder, json_: bool, wait: float | None = None) -> None:
     """Follow a study to its end; with ``wait`` a process of its own does, and this command looks on for so many seconds."""
-    from polyclinic.node.flare.coordinator_service import state_of
-    from polyclinic.node.flare.jobs import ENDED, follow
-    from polyclinic.protocol.outcome import Progress
+    from polyclinic.node.flare import jobs
 
-    value = state_of(home, order)
+    value = service.state_of(home, order)
     if value["state"] != "finished":
         with bar(order.id, int(order.study["method"].get("rounds", 100)), quiet=json_) as show:
 
@@ -208,10 +197,10 @@ def _run(home: CoordinatorFolder, order: StudyOrder, json_: bool, wait: float | 
                     _news(event)
 
             if wait is None:
-                value = follow(home, order, tell)
+                value = jobs.follow(home, order, tell)
             else:
                 value = _watch(home, order, wait, tell)
-                if value["state"] not in ENDED:
+                if value["state"] not in jobs.ENDED:
                     text = f"study {order.id}: {value['state']}; polyclinic coordinator status {home.path} says how far it is"
                     say({**value, "study": order.id, "run": str(home.run(order.id))}, json_, text)
                     return
@@ -252,8 +241,6 @@ def finish_run(
 
 def _without(run: Path, value: dict[str, Any]) -> dict[str, list[str]]:
     """Sites that refused, with their word; also of a study that did not come to an end."""
-    from polyclinic.node.enrolment.folders import read_events
-
     if value.get("refused"):
         return {str(n): list(r) for n, r in value["refused"].items()}
     events = read_events(run / "events.jsonl")
@@ -279,23 +266,22 @@ def _watch(
     folder: CoordinatorFolder, order: StudyOrder, seconds: float, tell: Callable[[dict[str, object]], None]
 ) -> dict[str, object]:
     """Let a process of its own follow the study, watch it for so many seconds, and return how the study stands then."""
-    from polyclinic.node.enrolment.processes import Recorded, alive, launch
-    from polyclinic.node.flare.coordinator_service import progress, state_of
-    from polyclinic.node.flare.jobs import ENDED
+    from polyclinic.node.flare import jobs
 
     run = folder.run(order.id)
     note = folder.pids / f"follow-{order.id}.json"  # `coordinator stop` ends what is noted there
     if not alive(Recorded.read(note)):
         argv = ["-m", "polyclinic.cli", "coordinator", "resume", str(folder.path.resolve()), order.id, "--json"]
         launch(argv, env=dict(os.environ), log=run / "follow.log", note=note)
-    shown, end = len(progress(run)), time.monotonic() + seconds
+    shown, end = len(service.progress(run)), time.monotonic() + seconds
     while True:
-        fresh = progress(run)
+        fresh = service.progress(run)
         for event in fresh[shown:]:
             tell(event)
         shown = max(shown, len(fresh))
-        value = state_of(folder, order)
-        over = value["state"] in ENDED and not alive(Recorded.read(note))  # the follower also publishes what was found
+        value = service.state_of(folder, order)
+        # the follower also publishes what was found
+        over = value["state"] in jobs.ENDED and not alive(Recorded.read(note))
         if over or time.monotonic() >= end:
-            return value if over or value["state"] not in ENDED else {**value, "state": "ending"}
+            return value if over or value["state"] not in jobs.ENDED else {**value, "state": "ending"}
         time.sleep(0.2)

@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Final, NamedTuple
+from typing import Annotated, Final, NamedTuple
 
 import typer
 
 from polyclinic.cli import application
 from polyclinic.cli.console import NODE, Json, NodeFile, say
-
-if TYPE_CHECKING:
-    from polyclinic.node.enrolment.folders import CoordinatorFolder
-    from polyclinic.node.signed_study import StudyOrder
+from polyclinic.config import Study
+from polyclinic.errors import ConfigError
+from polyclinic.node.enrolment.federation import sign_study
+from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder, alone
+from polyclinic.node.signed_study import StudyOrder
 
 app = application(no_args_is_help=True, help="Run studies through exchanged folders, without a network.")
 
@@ -51,7 +52,6 @@ def site(node: NodeFile = NODE) -> None:
     import os
 
     from polyclinic.node.courier.site import CourierSite, branch_box
-    from polyclinic.node.enrolment.folders import SiteFolder, alone
 
     os.umask(0o077)
     folder = SiteFolder.of(node)
@@ -73,9 +73,6 @@ def submit(
     json_: Json = False,
 ) -> None:
     """Sign a study for all approved sites and run it through two folders."""
-    from polyclinic.config import Study
-    from polyclinic.node.enrolment.federation import sign_study
-
     home = _home(folder)
     _run(home, sign_study(home, Study.read(study)), inbox, outbox, Rhythm(pace, every, resend), json_)
 
@@ -105,9 +102,7 @@ def status(
     json_: Json = False,
 ) -> None:
     """Show which sites are awaited, since when, and the files in the folders. Exit code 5 while waiting."""
-    from polyclinic.errors import ConfigError
     from polyclinic.node.courier.coordinator import states
-    from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
 
     if (folder is None) == (node is None):
         raise ConfigError("give the coordinator's folder, or --node of a site")
@@ -147,7 +142,6 @@ def show(
 ) -> None:
     """Show the content of a file in this site's outbox."""
     from polyclinic.node.courier.mailbox import shown
-    from polyclinic.node.enrolment.folders import SiteFolder
 
     value = shown(SiteFolder.of(node).path / "courier", Path(file).name)
     lines = [f"{value['file']}: {value['kind']}, study {value['study'][:16]}, {value['bytes']:,} bytes"]
@@ -157,9 +151,6 @@ def show(
 
 def _home(path: Path) -> CoordinatorFolder:
     import os
-
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.enrolment.folders import CoordinatorFolder
 
     os.umask(0o077)
     home = CoordinatorFolder(path)

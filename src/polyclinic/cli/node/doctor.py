@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from polyclinic.cli.console import NODE, Json, NodeFile, say
-
-if TYPE_CHECKING:
-    from polyclinic.node.probe import Probe
+from polyclinic.errors import ConfigError
+from polyclinic.node.enrolment.folders import CoordinatorFolder, SiteFolder
+from polyclinic.node.probe import Probe, first_fault
+from polyclinic.studies.registry import read_study
 
 
 def site(
@@ -22,8 +23,6 @@ def site(
     """Find faults of this node and name the fix. Exit code 0 if there are none. Sends no patient data."""
     from polyclinic.node.admission.membership import undecided
     from polyclinic.node.doctor.probes import site_probes
-    from polyclinic.node.enrolment.folders import SiteFolder
-    from polyclinic.studies.registry import read_study
 
     def look() -> list[Probe]:
         folder = SiteFolder.of(node)
@@ -38,15 +37,11 @@ def coordinator(
 ) -> None:
     """Find faults of this coordinator and name the fix. Exit code 0 if there are none."""
     from polyclinic.node.doctor.probes import coordinator_probes
-    from polyclinic.node.enrolment.folders import CoordinatorFolder
 
     _tell(lambda: coordinator_probes(CoordinatorFolder(folder)), json_)
 
 
 def _tell(look: Callable[[], Sequence[Probe]], json_: bool) -> None:
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.probe import Probe, first_fault
-
     try:
         probes = look()
     except ConfigError as e:

@@ -6,14 +6,18 @@ import os
 import shutil
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from polyclinic.cli.console import NODE, Json, NodeFile, Sure, say, sure
-
-if TYPE_CHECKING:
-    from polyclinic.config import Node
+from polyclinic.config import Node
+from polyclinic.errors import ConfigError
+from polyclinic.node.enrolment.folders import SiteFolder
+from polyclinic.node.enrolment.processes import alive, recorded
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.privacy.ledger.entries import Erase
+from polyclinic.privacy.ledger.ledger import Ledger
 
 
 def erase(
@@ -25,14 +29,8 @@ def erase(
     json_: Json = False,
 ) -> None:
     """Erase the patient data of all studies. Keys stay without --all, source data and ledger always."""
-    from polyclinic.config import Node
-    from polyclinic.errors import ConfigError
     from polyclinic.node.admission.retention import erase as delete
     from polyclinic.node.dossier.review import operating_system_user
-    from polyclinic.node.enrolment.folders import SiteFolder
-    from polyclinic.privacy.gate.owner_rules import ledger_of
-    from polyclinic.privacy.ledger.entries import Erase
-    from polyclinic.privacy.ledger.ledger import Ledger
 
     options = [w for w, on in (("study", study is not None), ("results", results), ("all", all_)) if on]
     if len(options) > 1:
@@ -71,7 +69,6 @@ def forget(
     from polyclinic.node.admission.forgetting import forget as delete
     from polyclinic.node.admission.forgetting import holding, statement
     from polyclinic.node.dossier.review import operating_system_user
-    from polyclinic.node.enrolment.folders import SiteFolder
 
     os.umask(0o077)
     folder, name = SiteFolder.of(node), sys.stdin.readline().strip() if patient == "-" else patient
@@ -93,9 +90,6 @@ def forget(
 
 def _erasable(source: Node, node: Path) -> Path:
     """Return the node's folder, if it is one of its own and no process works there."""
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.enrolment.processes import alive, recorded
-
     home, near = source.home.resolve(), source.folder.resolve()
     if home == near or near not in home.parents or home.is_symlink():
         raise ConfigError(

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import Annotated, Any
 
 import typer
 
 from polyclinic.cli.console import Json, Sure, say, sure
-
-if TYPE_CHECKING:
-    from polyclinic.node.enrolment.folders import CoordinatorFolder
+from polyclinic.errors import ConfigError
+from polyclinic.node.enrolment.authority import read_request
+from polyclinic.node.enrolment.federation import coordinator_fingerprint, found
+from polyclinic.node.enrolment.folders import CoordinatorFolder, read_json
+from polyclinic.node.enrolment.invitation import entries
+from polyclinic.node.flare_package import need_flare
 
 Folder = Annotated[Path, typer.Argument(help="The coordinator's folder.")]
 Days = Annotated[float, typer.Option(help="Days until the invite expires.", min=0.0, max=365.0)]
@@ -20,9 +23,6 @@ Days = Annotated[float, typer.Option(help="Days until the invite expires.", min=
 def _folder(path: Path) -> CoordinatorFolder:
     import os
 
-    from polyclinic.node.enrolment.folders import CoordinatorFolder
-    from polyclinic.node.flare_package import need_flare
-
     need_flare()
     os.umask(0o077)
     return CoordinatorFolder(path)
@@ -30,8 +30,6 @@ def _folder(path: Path) -> CoordinatorFolder:
 
 def home_of(path: Path) -> CoordinatorFolder:
     """The folder of a federation that was founded, or what to do."""
-    from polyclinic.errors import ConfigError
-
     home = _folder(path)
     if not home.settings.exists():
         raise ConfigError(
@@ -56,9 +54,6 @@ def init(
     json_: Json = False,
 ) -> None:
     """Create the certificate authority and one invite per site."""
-    from polyclinic.node.enrolment.federation import coordinator_fingerprint, found
-    from polyclinic.node.enrolment.folders import read_json
-
     home = _folder(folder)
     invites = found(
         home, list(site), host=host, port=port, admin_port=admin_port, enrol_port=enrol_port or None, days=days
@@ -89,8 +84,6 @@ def invite(
 
 def requests(folder: Folder, json_: Json = False) -> None:
     """List invites and join requests with their fingerprints."""
-    from polyclinic.node.enrolment.invitation import entries
-
     home = home_of(folder)
     found: dict[str, dict[str, Any]] = {
         n: {
@@ -126,9 +119,6 @@ def approve(
     json_: Json = False,
 ) -> None:
     """Sign a site's certificate after comparing fingerprints."""
-    from polyclinic.errors import ConfigError
-    from polyclinic.node.enrolment.invitation import entries
-
     home = home_of(folder)
     if yes and fingerprint is None:
         raise ConfigError("--yes needs --fingerprint: a person must compare it first")
@@ -147,8 +137,6 @@ def approve(
 def _approve(home: CoordinatorFolder, site: str, fingerprint: str | None, json_: bool) -> tuple[dict[str, object], str]:
     """Approve one site: what was done, for machines and in words."""
     from polyclinic.node.enrolment import federation as coordination
-    from polyclinic.node.enrolment.authority import read_request
-    from polyclinic.node.enrolment.folders import read_json
     from polyclinic.node.flare.coordinator_service import readmit
 
     file = Path(site) if site.endswith(".json") or "/" in site else None

@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from polyclinic.cli import application
 from polyclinic.cli.console import NODE, Json, NodeFile, Sure, say, sure
 from polyclinic.cli.node import doctor, erasing, site_init, web
-
-if TYPE_CHECKING:
-    from polyclinic.node.enrolment.folders import SiteFolder
+from polyclinic.node.enrolment.folders import SiteFolder, read_events, read_json
+from polyclinic.node.enrolment.processes import Recorded, alive
+from polyclinic.node.flare_package import need_flare
 
 app = application(no_args_is_help=True, help="Run a hospital's node.")
 app.command("init")(site_init.command)
@@ -26,8 +26,6 @@ app.command("user")(web.user)
 
 def _folder(node: Path) -> SiteFolder:
     import os
-
-    from polyclinic.node.enrolment.folders import SiteFolder
 
     os.umask(0o077)
     return SiteFolder.of(node)
@@ -43,8 +41,6 @@ def join(
     json_: Json = False,
 ) -> None:
     """Create this site's keys, request to join, wait for approval."""
-    from polyclinic.node.flare_package import need_flare
-
     need_flare()
     from polyclinic.node.admission.membership import complete, request, send
 
@@ -84,7 +80,6 @@ def pin(
     """Pin the other sites' keys after comparing fingerprints."""
     from polyclinic.node.admission.membership import fetch_roster
     from polyclinic.node.admission.membership import pin as remember
-    from polyclinic.node.enrolment.folders import read_json
 
     folder = _folder(node)
     value = read_json(roster) if roster is not None else fetch_roster(folder)
@@ -104,11 +99,8 @@ def renew(
     json_: Json = False,
 ) -> None:
     """Get a new certificate for this site's keys. Keys, ledger and studies stay."""
-    from polyclinic.node.flare_package import need_flare
-
     need_flare()
     from polyclinic.node.admission.renewal import renew as ask
-    from polyclinic.node.enrolment.processes import Recorded, alive
 
     folder = _folder(node)
     until = ask(folder, approval)
@@ -152,8 +144,6 @@ def start(
     json_: Json = False,
 ) -> None:
     """Start this site's node."""
-    from polyclinic.node.flare_package import need_flare
-
     need_flare()
     from polyclinic.node.flare.site_service import start as run
     from polyclinic.node.monitor.process import begin, need_port
@@ -172,8 +162,6 @@ def start(
 @app.command()
 def stop(node: NodeFile = NODE, json_: Json = False) -> None:
     """Stop this site's node and its workers."""
-    from polyclinic.node.flare_package import need_flare
-
     need_flare()
     from polyclinic.node.flare.site_service import stop as end
     from polyclinic.node.monitor.process import finish
@@ -187,8 +175,6 @@ def stop(node: NodeFile = NODE, json_: Json = False) -> None:
 @app.command()
 def status(node: NodeFile = NODE, json_: Json = False) -> None:
     """Show the site's status. Exit code 0 healthy, 3 data, 4 study refused, 5 offline."""
-    from polyclinic.node.flare_package import need_flare
-
     need_flare()
     from polyclinic.node.flare.site_service import status as look
 
@@ -225,12 +211,9 @@ def review(
     Accepting a study covers every kind of release that the text names. With [policy] review = "each" every release waits.
     The ledger keeps the operating-system user as the one who decided.
     """
-    from polyclinic.node.flare_package import need_flare
-
     need_flare()
     from polyclinic.node.admission.membership import pending, show, studies
     from polyclinic.node.dossier.review import operating_system_user, study_text, take_decision
-    from polyclinic.node.enrolment.folders import read_events
     from polyclinic.node.flare.site_service import in_fault
 
     folder, who = _folder(node), operating_system_user()

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyclinic.cli.console import NODE, Json, NodeFile, say
+from polyclinic.errors import ConfigError, MissingExtra
 
 if TYPE_CHECKING:
     from fastapi import FastAPI
@@ -25,8 +26,6 @@ def command(
     as_json: Json = False,
 ) -> None:
     """A live page of a run; ends with Ctrl-C."""
-    from polyclinic.errors import ConfigError
-
     _need_extra()
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
@@ -38,8 +37,6 @@ def command(
 
 def site(node: NodeFile = NODE, port: Port = 8766, json_: Json = False) -> None:
     """The owner's page: decide, studies, ledger, health. Ends with Ctrl-C."""
-    from polyclinic.errors import ConfigError
-
     _need_extra()
     from polyclinic.web.accounts import Accounts, accounts_of
     from polyclinic.web.owner import create_owner_app
@@ -71,8 +68,6 @@ def user(
 
 
 def _need_extra() -> None:
-    from polyclinic.errors import MissingExtra
-
     for name in ("fastapi", "uvicorn"):
         if find_spec(name) is None:
             raise MissingExtra(name, "web", "this page")
@@ -80,8 +75,6 @@ def _need_extra() -> None:
 
 def _serve(app: FastAPI, port: int, path: str, what: str, json_: bool) -> None:
     """Serve on this machine until Ctrl-C."""
-    from polyclinic.errors import ConfigError
-
     try:
         listening = socket.create_server(("127.0.0.1", port))
     except OSError as e:

@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyclinic.cli.console import Json, say
+from polyclinic.errors import ConfigError
+from polyclinic.util.atomic_files import write_whole
 
 if TYPE_CHECKING:
     from polyclinic.models.phenotypes.local_comparison import Adapted
@@ -26,9 +28,7 @@ def command(
 ) -> None:
     """Compare this hospital with the network: fit, drift, own phenotypes."""
     from polyclinic.cli.study.apply import phenotypes_of, records
-    from polyclinic.errors import ConfigError
     from polyclinic.studies.run_folder import RunFolder
-    from polyclinic.util.atomic_files import write_whole
 
     if own != "auto" and not own.isdigit():
         raise ConfigError(f"--own {own!r} is neither 'auto' nor a number")

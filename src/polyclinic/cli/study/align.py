@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from polyclinic.cli.console import Json, say
-
-if TYPE_CHECKING:
-    from polyclinic.config import Study
-    from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.config import CodeRule, Study
+from polyclinic.errors import ConfigError, DataError
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.studies.registry import read_study
 
 EXACT = "The tables are exact: [privacy] of the study does not cover this sheet"
 
@@ -32,9 +33,6 @@ def command(
     json_: Json = False,
 ) -> None:
     """Propose pairs of codes. A hospital's owner accepts or rejects each."""
-    from polyclinic.privacy.accounting.budget import Privacy
-    from polyclinic.studies.registry import read_study
-
     rule = read_study(study)
     rule.rule()
     if apply is not None:
@@ -45,10 +43,7 @@ def command(
 
 
 def _propose(study: Study, local: list[str], out: Path, budget: Privacy | None, as_json: bool, next_line: str) -> None:
-    from dataclasses import replace
-
     from polyclinic.alignment.local_codes import align_codes
-    from polyclinic.errors import ConfigError, DataError
     from polyclinic.studies.code_pairs import known, unlisted
     from polyclinic.studies.simulate import least_shown, sites_of
 
@@ -80,8 +75,6 @@ def _propose(study: Study, local: list[str], out: Path, budget: Privacy | None, 
 
 def _apply(study: Study, sheet: Path, out: Path, as_json: bool) -> None:
     from polyclinic.alignment.local_codes import CodePairs
-    from polyclinic.config import CodeRule
-    from polyclinic.errors import DataError
     from polyclinic.studies.code_pairs import record, unlisted
     from polyclinic.studies.simulate import sites_of
 
@@ -108,8 +101,6 @@ def _apply(study: Study, sheet: Path, out: Path, as_json: bool) -> None:
 
 def _check(study: Study, modes: list[str]) -> None:
     """Refuse a study in which the pairs would rename nothing, or whose groups they would replace."""
-    from polyclinic.errors import ConfigError
-
     if study.data is not None:
         raise ConfigError("pairs rename codes in records, and [data] has none", hint="[[site]] node = 'north.toml'")
     groups = {m: study.codes[m].to for m in modes if m in study.codes and study.codes[m].to != "normal"}

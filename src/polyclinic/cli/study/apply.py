@@ -8,6 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyclinic.cli.console import Json, say
+from polyclinic.config import Node, Study
+from polyclinic.errors import ConfigError
+from polyclinic.util.atomic_files import write_whole
 
 if TYPE_CHECKING:
     from polyclinic.models.phenotypes.phenotypes import Phenotypes
@@ -26,10 +29,8 @@ def command(
     json_: Json = False,
 ) -> None:
     """Ingest by the model's own rule, place every patient, say how much was read. Nothing is sent."""
-    from polyclinic.errors import ConfigError
     from polyclinic.models.phenotypes.cohort import cohort_tables, memberships_table, write_anndata, write_meds
     from polyclinic.studies.run_folder import RunFolder
-    from polyclinic.util.atomic_files import write_whole
 
     if out.exists() and any(out.iterdir()):
         raise ConfigError(f"{out}: the folder is not empty", hint="choose another --out")
@@ -66,7 +67,6 @@ def command(
 
 def phenotypes_of(path: Path) -> Phenotypes:
     """The phenotypes in a file or a run folder."""
-    from polyclinic.errors import ConfigError
     from polyclinic.models.phenotypes.phenotypes import Phenotypes
     from polyclinic.studies.run_folder import load
 
@@ -83,8 +83,6 @@ def records(m: Phenotypes, node: Path, study: Path | None, out: Path) -> tuple[S
     so that what the model does not know is counted. Also first and last day of every patient."""
     import tempfile
 
-    from polyclinic.config import Node, Study
-    from polyclinic.errors import ConfigError
     from polyclinic.models.phenotypes.cohort import periods_of
     from polyclinic.records.ingest import ingest
 

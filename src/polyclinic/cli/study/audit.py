@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import asdict
 from pathlib import Path
 from typing import Annotated, Any
 
 import typer
 
 from polyclinic.cli.console import Json, console, say
+from polyclinic.config import Study
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.studies.registry import find, make
+from polyclinic.util.atomic_files import write_whole
 
 
 def command(
@@ -41,13 +46,9 @@ def command(
     if attacks:
         return _attacks(seed, json_)
     from polyclinic.auditing.run import Insider, audit
-    from polyclinic.privacy.accounting.budget import Privacy
     from polyclinic.privacy.accounting.mechanisms import ExactNoise
-    from polyclinic.studies.registry import find, make
 
     if study is not None:
-        from polyclinic.config import Study
-
         made: Any = make(Study.read(study))
     else:
         more = {} if rounds is None else {"rounds": rounds}
@@ -63,8 +64,6 @@ def command(
     if out is not None:
         import json
 
-        from polyclinic.util.atomic_files import write_whole
-
         write_whole(out / "audit.json", json.dumps({**result.to_dict(), "summary": result.summary()}, indent=1))
     say(result.to_dict(), json_, str(result))
     if not result.passed:
@@ -73,8 +72,6 @@ def command(
 
 def _attacks(seed: int, as_json: bool) -> None:
     """Run every known attack and say whether each went as the cards claim; exit code 1 if one did not."""
-    from dataclasses import asdict
-
     from rich.table import Table
 
     from polyclinic.auditing.attacks import every_attack

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from polyclinic.cli.console import Json, say
+from polyclinic.errors import ConfigError
 
 
 def command(
@@ -17,7 +18,6 @@ def command(
 ) -> None:
     """Matched phenotypes of two runs with their distance, and what differs in study, data, figures and card."""
     from polyclinic.cli.study.model import show_difference, told
-    from polyclinic.errors import ConfigError
     from polyclinic.models.phenotypes.compare import compare, differences
     from polyclinic.studies.run_folder import Run
 

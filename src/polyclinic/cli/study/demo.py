@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from polyclinic.cli.console import Json, console, follow, say
+from polyclinic.config import Study
+from polyclinic.studies.registry import make
 
 if TYPE_CHECKING:
-    from polyclinic.config import Study
     from polyclinic.studies.run_folder import RunFolder
 
 
@@ -49,7 +50,6 @@ def _compare(
     """The same sites through every method; the study's own, over masked sums, writes the run folder."""
     import polyclinic as pc
     from polyclinic.analysis.simulated.summary import to_truth
-    from polyclinic.studies.registry import make
     from polyclinic.studies.simulate import run_study, sites_of
 
     study = _study(patients, seed, data)
@@ -99,8 +99,6 @@ def _compare(
 
 
 def _study(patients: int, seed: int, data: Path | None) -> Study:
-    from polyclinic.config import Study
-
     method = {"name": "trip", "rank": 14, "aggregation": "masked"}
     if data is None:
         generated = {"dataset": "icu_network", "patients": patients, "people": True}

@@ -8,11 +8,13 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from polyclinic.cli.console import Json, busy, say
+from polyclinic.config import Study
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
 from polyclinic.privacy.guarantee import noisy
 
 if TYPE_CHECKING:
     from polyclinic.analysis.findings import Findings
-    from polyclinic.config import Study
     from polyclinic.models.file import Learned
     from polyclinic.studies.run_folder import RunFolder
 
@@ -27,9 +29,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Evaluate a stored model on a study's sites: prevalence, Table 1, outcome, survival, unseen codes."""
-    from polyclinic.config import Study
     from polyclinic.models.file import load
-    from polyclinic.privacy.gate.owner_rules import policy_of
     from polyclinic.studies.analyses import forecast_for, plan_of, refused
     from polyclinic.studies.run_folder import RunFolder
 
@@ -56,8 +56,6 @@ def _evaluated(run: RunFolder, asked: Study, model: Learned, *, quiet: bool) -> 
     """Run the analyses on the study's sites, with the agreement of every owner."""
     from secrets import token_hex
 
-    from polyclinic.privacy.accounting.budget import Privacy
-    from polyclinic.privacy.gate.owner_rules import payers_of, policy_of
     from polyclinic.studies.analyses import run_acts
     from polyclinic.studies.owners import door_in_process, owners_of
     from polyclinic.studies.simulate import gathered
@@ -86,8 +84,6 @@ def _evaluated(run: RunFolder, asked: Study, model: Learned, *, quiet: bool) -> 
 
 def _agree(asked: Study, run_id: str) -> None:
     """Ask each owner about one more exact evaluation."""
-    from polyclinic.privacy.gate.owner_rules import payers_of
-
     for node in asked.nodes():
         for payer in payers_of({"": (node,)}, "", run_id):
             payer.asks_exactly(run_id, f"node {node.name!r} does not take part in study {asked.name!r}")

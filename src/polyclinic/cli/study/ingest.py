@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from polyclinic.cli.console import Json, console, say
+from polyclinic.config import Node, Study
 
 
 def command(
@@ -17,7 +18,6 @@ def command(
     json_: Json = False,
 ) -> None:
     """Turn a hospital's records into a tensor; every row is used or dropped for a named reason. Nothing is sent."""
-    from polyclinic.config import Node, Study
     from polyclinic.records.ingest import ingest
     from polyclinic.tensors.skew import Skew
 

@@ -9,10 +9,13 @@ import typer
 
 from polyclinic.cli import application
 from polyclinic.cli.console import Json, console, say
+from polyclinic.config.node import Node
+from polyclinic.errors import DataError
+from polyclinic.privacy.gate.owner_rules import ledger_of
+from polyclinic.util.table import Table
 
 if TYPE_CHECKING:
     from polyclinic.models.phenotypes.compare import Difference
-    from polyclinic.util.table import Table
 
 app = application(no_args_is_help=True)
 FileArgument = Annotated[Path, typer.Argument(help="A model file (*.phenotypes, *.groups ...), or a run folder.")]
@@ -63,10 +66,7 @@ def verify(
     json_: Json = False,
 ) -> None:
     """Check digests and signatures of a model file. Runs no code of the file. Exit code 3 if it was changed."""
-    from polyclinic.config.node import Node
-    from polyclinic.errors import DataError
     from polyclinic.models.receipts import receipts
-    from polyclinic.privacy.gate.owner_rules import ledger_of
     from polyclinic.studies.run_folder import load
 
     m = load(file)  # reading is verifying: a file with one other byte is refused

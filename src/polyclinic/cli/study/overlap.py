@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from polyclinic.cli.console import Json, say
-
-if TYPE_CHECKING:
-    from polyclinic.config import Study
+from polyclinic.config import Study
+from polyclinic.errors import ConfigError
+from polyclinic.privacy.accounting.budget import Privacy
+from polyclinic.studies.registry import read_study
 
 
 def command(
@@ -23,8 +24,6 @@ def command(
 ) -> None:
     """Count by names of patients, in one process. Equal names mean one person."""
     from polyclinic.alignment.overlap import patient_overlap
-    from polyclinic.privacy.accounting.budget import Privacy
-    from polyclinic.studies.registry import read_study
     from polyclinic.studies.simulate import least_shown, sites_of
 
     rule = read_study(study)
@@ -48,8 +47,6 @@ def command(
 
 def _check(study: Study, most: int) -> None:
     """Refuse a guarantee that does not account for these patients."""
-    from polyclinic.errors import ConfigError
-
     accounted = (study.privacy.max_sites_per_patient or 1) if study.privacy else most
     if study.privacy and study.privacy.level == "patient" and accounted < most:
         raise ConfigError(

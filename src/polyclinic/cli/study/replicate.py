@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 from typing import Annotated
 
 import typer
 
 from polyclinic.cli.console import Json, busy, say
+from polyclinic.errors import ConfigError
 from polyclinic.privacy.guarantee import noisy
+from polyclinic.studies.registry import make, read_study
 
 
 def command(
@@ -20,11 +23,7 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Fit a study's method on everybody and on halves, judge every phenotype, and do the same where there is nothing to find."""
-    from dataclasses import replace
-
     from polyclinic.analysis.replication.replicate import replicate
-    from polyclinic.errors import ConfigError
-    from polyclinic.studies.registry import make, read_study
     from polyclinic.studies.simulate import sites_of
 
     asked = read_study(study)

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from polyclinic.cli.console import Json, busy, say
+from polyclinic.errors import ConfigError
 
 if TYPE_CHECKING:
     from polyclinic.studies.run_folder import RunFolder
@@ -51,9 +53,6 @@ def command(
     as_json: Json = False,
 ) -> None:
     """Write the report of a run as one HTML file."""
-    from dataclasses import asdict
-
-    from polyclinic.errors import ConfigError
     from polyclinic.report.html import write_report
     from polyclinic.studies.run_folder import RunFolder
 

@@ -8,6 +8,7 @@ from typing import Annotated
 import typer
 
 from polyclinic.cli.console import Json, console, follow, say
+from polyclinic.studies.registry import read_study
 
 
 def command(
@@ -21,7 +22,6 @@ def command(
     from polyclinic.node.flare.run_study import simulate_to
     from polyclinic.studies.analyses import replication_words
     from polyclinic.studies.halvings import halvings
-    from polyclinic.studies.registry import read_study
 
     what = read_study(study)
     halved = halvings(what)
