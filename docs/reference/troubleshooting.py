@@ -12,6 +12,7 @@ import polyclinic as pc
 from polyclinic.config import Study
 from polyclinic.errors import PolyclinicError
 from polyclinic.records.ingest import read_sites
+from polyclinic.studies.registry import read_study
 
 PAGE = Path(__file__).parent.parent / "howto" / "troubleshooting.md"
 
@@ -59,6 +60,9 @@ TABLES = (
         "read the file first",
     ),
     Mistake("The table is empty", 'pc.from_frame({"id": [], "drug": []}, patient="id", modes=["drug"])', "has no rows"),
+    Mistake(
+        "A patient has two ages", 'read(age=[40.0, 60.0] * 120, covariates="age")', "20 patients have several values"
+    ),
     Mistake("Counts are not numbers", 'read(n=["many"] * 240, count="n")', "n: not numbers"),
 )
 FITS = (
@@ -70,9 +74,12 @@ FITS = (
     Mistake("Epsilon is 100", "pc.Privacy(epsilon=100.0, delta=1e-6)", "epsilon 100 is above 20"),
     Mistake("The rank has another library's name", "pc.TRIP(n_components=3)", "did you mean 'rank'"),
     Mistake("The rank is above what the codes allow", "pc.TRIP(rank=250).fit(sites)", "rank 250 is above"),
+    Mistake("A parameter is given without its name", "pc.TRIP(12)", "TRIP(rank=12)"),
+    Mistake("Classes are given without their name", "pc.LatentClass(6)", "LatentClass(n_components=6)"),
+    Mistake("Privacy has an unknown parameter", "pc.Privacy(1.0, epsilom=2.0)", "epsilom: not a parameter of Privacy"),
     Mistake("The rank is 0", "pc.TRIP(rank=0)", "at least 1"),
     Mistake("A method is misspelt", "pc.Trip", "did you mean 'TRIP'"),
-    Mistake("A parameter is misspelt", "pc.TRIP(rnak=3)", "did you mean 'rank'"),
+    Mistake("A parameter is misspelt", "pc.TRIP(rnak=3)", "rnak: not a parameter of TRIP; did you mean 'rank'"),
     Mistake("An aggregation is misspelt", 'pc.TRIP(rank=3, aggregation="maskd").fit(sites)', "did you mean 'masked'"),
     Mistake(
         "Secure aggregation with two sites", 'pc.TRIP(rank=3, aggregation="masked").fit(sites[:2])', "at least 3 sites"
@@ -99,7 +106,7 @@ MODELS = (
     ),
     Mistake(
         "Adjustment for a column that no site has",
-        'pc.evaluate(fitted, sites, adjust=["age"])',
+        'pc.evaluate(fitted, sites, adjust="age")',
         "no site has the covariate 'age'",
     ),
     Mistake(
@@ -108,6 +115,16 @@ MODELS = (
         "fit a phenotype method first",
     ),
     Mistake("Method and sites are swapped", "pc.replicate(sites, fitted)", "then the sites"),
+    Mistake("The sites are given before the model", "pc.evaluate(sites, fitted)", "pc.evaluate(model, sites)"),
+    Mistake("A model is compared with a number", "pc.compare(fitted, 3)", "3 is of type int, expected a model"),
+    Mistake(
+        "A model is given for its factors",
+        "pc.metrics.factor_match_score(fitted.factors_, fitted)",
+        "the second model is of type SumALS",
+    ),
+    Mistake(
+        "A model is reported for other hospitals", "pc.write_report(fitted, sites[:1])", "was fitted on s0, s1, s2"
+    ),
     Mistake("A model file is missing", 'pc.load("icu.phenotypes")', "no such file"),
     Mistake("A model is saved with another ending", 'fitted.save("icu.pkl")', "icu.phenotypes"),
     Mistake("A method without privacy is audited", "pc.audit(pc.TRIP(rank=3))", "nothing to audit"),
@@ -128,7 +145,7 @@ STUDIES = (
         'Study.parse({"study": {"name": "icu"}, "data": {"dataset": "icu_netwrk"}})',
         "did you mean 'icu_network'",
     ),
-    Mistake("A study file is given for a node file", 'Node.parse({"study": {"name": "icu"}})', "site: missing"),
+    Mistake("A study file is given for a node file", 'Node.parse({"study": {"name": "icu"}})', "a study file"),
     Mistake(
         "A mode of the study is not in the data",
         'files(["1,1,2020-12-31,drug,a", "1,1,2020-12-31,diagnosis,x"], modes=["drug", "diagnoses"])',
@@ -143,6 +160,11 @@ STUDIES = (
         "Times can be read in two ways",
         'files(["1,1,01/02/2020,drug,a", "1,1,01/02/2020,diagnosis,x"])',
         "every time fits",
+    ),
+    Mistake(
+        "A method and its aggregation are misspelt",
+        'written(\'[study]\\nname = "icu"\\n[tensor]\\nmodes = ["drug", "diagnosis"]\\n[method]\\nname = "tripp"\\nagregation = "maskd"\')',
+        "did you mean 'trip'",
     ),
     Mistake("A file lacks a column", 'files(["1,a"], header="patient_id,code")', "column visit_id missing"),
     Mistake(
@@ -210,7 +232,7 @@ def written(text: str) -> Any:
     with tempfile.TemporaryDirectory() as folder:
         (Path(folder) / "study.toml").write_text(text)
         try:
-            return Study.read(Path(folder) / "study.toml")
+            return read_study(Path(folder) / "study.toml")
         except PolyclinicError as e:
             raise type(e)(e.what.replace(folder + "/", ""), faults=list(e.faults), hint=e.hint) from None
 

@@ -44,6 +44,7 @@ def _ask(address: str) -> int:
 
 
 def test_the_page_needs_its_token_and_listens_on_this_machine_only(tmp_path: Path) -> None:
+    (tmp_path / "progress.jsonl").touch()
     with _served(tmp_path) as address:
         base, token = address.split("/?token=")
         assert base.startswith("http://127.0.0.1:") and len(token) >= 24

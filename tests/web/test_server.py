@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from fastapi.testclient import TestClient
 
+from polyclinic.cli.node.web import command
+from polyclinic.errors import ConfigError
 from polyclinic.web.server import create_app
 from polyclinic.web.watch import PageWatch
 
@@ -17,6 +19,11 @@ LOCAL, TOKEN = "http://127.0.0.1:8765", "t" * 24
 
 def _client(root: Path) -> TestClient:
     return TestClient(create_app(root, token=TOKEN), base_url=LOCAL, cookies={"polyclinic": TOKEN})
+
+
+def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=f"{tmp_path}: no run in this folder\n.*polyclinic simulate"):
+        command(tmp_path, port=0)
 
 
 @pytest.fixture(scope="module")

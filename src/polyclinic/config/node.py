@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Mapping
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 from pydantic import Field, PrivateAttr
 
@@ -78,6 +79,14 @@ class Node(TomlFile):
     monitor: MonitorRule | None = None
     courier: CourierRule | None = None
     _skip_faulty: bool = PrivateAttr(default=False)
+
+    @classmethod
+    def parse(cls, values: Mapping[str, Any], *, where: str = "", folder: Path | None = None) -> Self:
+        """Check plain values; a study file is refused by name."""
+        if "study" in values and "site" not in values:
+            hint = "polyclinic simulate STUDY --out DIR runs it, polyclinic check NODE --study STUDY checks it"
+            raise ConfigError(f"{where or 'node'}: a study file ([study]), not a node file ([site])", hint=hint)
+        return super().parse(values, where=where, folder=folder)
 
     @property
     def skip_faulty(self) -> bool:

@@ -165,7 +165,9 @@ class Study(TomlFile):
         method, tensor, sites = section("method"), section("tensor"), section("sites")
         federated = bool(method) and str(method.get("name", "")).lower() not in CENTRAL
         if federated and "aggregation" not in method:
-            faults.append("method.aggregation is missing: a study must name it (masked, plain, median, ...)")
+            near = did_you_mean("aggregation", map(str, method)).removeprefix("did you mean ").rstrip("?")
+            wrong = f"; {near} is not read" if near else ""
+            faults.append(f"method.aggregation is missing: a study must name it (masked, plain, median, ...){wrong}")
         inputs = [k for k in ("site", "data") if values.get(k)]
         inputs += [f"sites.{k}" for k in ("nodes", "source") if sites.get(k)]
         if len(inputs) > 1:

@@ -67,7 +67,9 @@ def checked(model: type[M], values: Mapping[str, object], what: str) -> M:
             nested = isinstance(values.get(first), dict | BaseModel) and f["input"] is not values.get(first)
             place = ".".join(str(x) for x in f["loc"]) if nested else first
             value = "" if f["type"] in ("missing", "extra_forbidden") else f" (got {f['input']!r})"
-            faults.setdefault((place, value), []).append(f["msg"].removeprefix("Value error, "))
+            unknown = f["type"] == "extra_forbidden"
+            text = f"not a parameter of {what}" if unknown and not nested else f["msg"].removeprefix("Value error, ")
+            faults.setdefault((place, value), []).append(text)
             if suggestion := _near(f["type"], first, str(f["input"]), str(f.get("ctx", {}).get("expected", "")), model):
                 hints[place, value] = suggestion
         lines = [
@@ -126,7 +128,12 @@ class Parameterized(Generic[P]):
     Params: ClassVar[type[Params]] = Params
     params: P
 
-    def __init__(self, **params: object) -> None:
+    def __init__(self, *unnamed: object, **params: object) -> None:
+        if unnamed:
+            own = [n for n in self.Params.model_fields if n not in Params.model_fields]
+            name = min(own or ["rounds"], key=lambda n: n not in ("rank", "n_components"))
+            what, hint = type(self).__name__, f"{name}={unnamed[0]!r}"
+            raise ConfigError(f"{what}: the value {unnamed[0]!r} has no parameter name", hint=f"write {what}({hint})")
         self.params = cast(P, checked(self.Params, params, type(self).__name__))
 
     def __init_subclass__(cls, **kwargs: object) -> None:

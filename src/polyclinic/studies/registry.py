@@ -62,7 +62,7 @@ def find(name: str) -> type[Any]:
         return cls
     known = sorted({*BUILT_IN, *others})
     near = did_you_mean(key, known)
-    fault = f"name {name!r} is unknown; {near + ' ' if near else ''}known: {', '.join(known)}"
+    fault = f"method {name!r} is unknown; {near + ' ' if near else ''}known: {', '.join(known)}"
     raise ConfigError(f"unknown method {name!r}", faults=[fault])
 
 
@@ -73,30 +73,39 @@ def _key(name: str) -> str:
 def read_study(path: str | Path) -> Study:
     """A study file; the faults of its sections and of its method's parameters in one list."""
     try:
-        return Study.read(path)
+        study = Study.read(path)
+        if study.method is not None:
+            find(study.method.name)
     except ConfigError as e:
-        more = _faults_of_method(Path(path))
-        if not more:
-            raise
-        raise ConfigError(e.what, faults=[*e.faults, *more], hint=e.hint) from None
+        faults = dict.fromkeys([*e.faults, *_faults_of_method(Path(path))])
+        raise ConfigError(e.what, faults=faults, hint=e.hint) from None
+    return study
 
 
 def _faults_of_method(path: Path) -> list[str]:
     """What is wrong with [method] alone, of a file whose other sections are wrong; nothing if it cannot be told."""
     import tomllib
 
+    from polyclinic.protocol.params import Parameterized, Params
+
     try:
         method = dict(tomllib.loads(path.read_text(encoding="utf-8"))["method"])
         name = str(method.pop("name"))
     except (OSError, ValueError, KeyError, TypeError):
         return []
+    faults: list[str] = []
+    cls: type[object] = Parameterized  # of an unknown method, what every method has is checked
     try:
-        _checked(find(name), method)
+        try:
+            cls = find(name)
+        except ConfigError as e:
+            faults, method = [*(e.faults or [e.what])], {k: v for k, v in method.items() if k in Params.model_fields}
+        _checked(cls, method)
     except ConfigError as e:
-        return [f"method: {f}" for f in e.faults] or [f"method: {e.what}"]
+        return faults + ([f"method: {f}" for f in e.faults] or [f"method: {e.what}"])
     except Exception:  # a plug-in's own error comes when the rest is right
-        return []
-    return []
+        return faults
+    return faults
 
 
 def make(study: Study) -> Any:

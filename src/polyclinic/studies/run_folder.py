@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 
 from polyclinic.analysis.simulated.presence import memberships_of
 from polyclinic.errors import ConfigError
+from polyclinic.models.base import Value
 from polyclinic.models.file import kinds
 from polyclinic.models.file import load as read_model
 from polyclinic.models.phenotypes.compare import Difference
@@ -351,6 +352,9 @@ def compare(first: Model, second: Model) -> Difference:
 def _learned(model: Model) -> Learned:
     if isinstance(model, str | Path):
         return load(model)
+    if not isinstance(model, Configured | Value):
+        hint = "give two fitted estimators, models of pc.load, model files or run folders: pc.compare(first, second)"
+        raise ConfigError(f"compare: {model!r:.40} is of type {type(model).__name__}, expected a model", hint=hint)
     return model._whole() if isinstance(model, Configured) else model
 
 

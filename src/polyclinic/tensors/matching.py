@@ -28,6 +28,12 @@ def cosines(a: Sequence[Matrix], b: Sequence[Matrix]) -> Matrix:
     >>> cosines([np.eye(2)], [np.array([[2.0], [0.0]])]).tolist()
     [[1.0], [0.0]]
     """
+    for place, model in (("first", a), ("second", b)):
+        if not isinstance(model, Sequence | np.ndarray):
+            what = (
+                f"the {place} model is of type {type(model).__name__}, expected a list of factors, one array per mode"
+            )
+            raise DataError(what, hint="give the factors of a fitted model: model.factors_")
     if len(a) != len(b) or any(len(x) != len(y) for x, y in zip(a, b)):
         raise DataError(
             "the two models have different modes",

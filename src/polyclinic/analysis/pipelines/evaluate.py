@@ -126,7 +126,7 @@ class AnalysisPlan:
 
 
 def plan_for(
-    sites: Sequence[Site], what: str | Sequence[str] = "all", adjust: Sequence[str] | None = None, **more: Any
+    sites: Sequence[Site], what: str | Sequence[str] = "all", adjust: str | Sequence[str] | None = None, **more: Any
 ) -> AnalysisPlan:
     """A plan in one process: everything that these sites allow, or what is asked; all faults at once."""
     variables = variables_of(sites) if more.get("privacy") is None else public_variables(sites)
@@ -134,6 +134,7 @@ def plan_for(
     if what == "all":
         what = [a for a, allowed in possible.items() if allowed]
     acts = (what,) if isinstance(what, str) else tuple(what)
+    adjust = (adjust,) if isinstance(adjust, str) else adjust
     faults = _act_faults(acts, possible)
     if more.get("privacy") is not None:
         public = (*(v.name for v in STANDARD), "site", "size")
@@ -209,7 +210,7 @@ def evaluate(
     sites: Sequence[Site],
     *,
     what: str | Sequence[str] = "all",
-    adjust: Sequence[str] | None = None,
+    adjust: str | Sequence[str] | None = None,
     privacy: Privacy | None = None,
     key: str = "polyclinic",
     aggregation: str = "plain",
@@ -254,6 +255,9 @@ def evaluate(
     """
     from polyclinic.analysis.replication.replicate import Replication
 
+    if isinstance(model, Sequence | Site):
+        what, hint = type(model).__name__, "give the model first, then the sites: pc.evaluate(model, sites)"
+        raise ConfigError(f"evaluate: the first argument is of type {what}, expected a fitted model", hint=hint)
     sites = given_sites(sites)
     table, halves = None, tuple[Projector, ...]()
     if isinstance(model, Replication):

@@ -30,6 +30,11 @@ def command(
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
     from polyclinic.web.server import create_app
+    from polyclinic.web.watch import find_runs
+
+    if not find_runs(folder):
+        hint = f"run a study first: polyclinic simulate STUDY --out {folder / 'run'}"
+        raise ConfigError(f"{folder}: no run in this folder", hint=hint)
 
     token = secrets.token_urlsafe(24)  # on this machine, too: other accounts may not read
     _serve(create_app(folder, token=token), port, f"/?token={token}", "live page", as_json)

@@ -63,7 +63,11 @@ class Privacy(BaseModel):
         try:
             super().__init__(epsilon=epsilon, delta=delta, **more)
         except ValidationError as e:
-            faults = [f"{'.'.join(map(str, f['loc']))}: {f['msg']} (got {f['input']!r})" for f in e.errors()]
+            unknown = f"not a parameter of Privacy; known: {', '.join(type(self).model_fields)}"
+            said = [
+                unknown if f["type"] == "extra_forbidden" else f"{f['msg']} (got {f['input']!r})" for f in e.errors()
+            ]
+            faults = [f"{'.'.join(map(str, f['loc']))}: {text}" for f, text in zip(e.errors(), said)]
             raise ConfigError("Privacy: wrong parameters", faults=faults) from None
         if epsilon > WEAK:
             warnings.warn(

@@ -43,7 +43,7 @@ def from_frame(
     visit: str | None = None,
     site: str | None = None,
     outcome: str | None = None,
-    covariates: Sequence[str] = (),
+    covariates: str | Sequence[str] = (),
     names: Mapping[str, Mapping[str, str]] | None = None,
     time: str | None = None,
     side_by_side: bool = False,
@@ -71,7 +71,7 @@ def from_frame(
     outcome
         Column with 0, 1 (or False, True), the same in all rows of a patient; empty where unknown.
     covariates
-        Columns with age, sex, ... the same in all rows of a patient; ``pc.evaluate`` adjusts for them.
+        Column or columns with age, sex, ... the same in all rows of a patient; ``pc.evaluate`` adjusts for them.
     names
         What codes mean, for people: mode -> code -> words. A code without words is called by itself.
     time
@@ -91,6 +91,7 @@ def from_frame(
     """
     if is_annotated(frame):
         frame, count = unrolled(frame, patient, modes, count), COUNT
+    covariates = (covariates,) if isinstance(covariates, str) else covariates
     columns = [*(c for c in (patient, count, visit, site, outcome, time) if c is not None), *covariates]
     _named(frame, columns, modes)
     _can_go_together(count, visit, time, side_by_side)

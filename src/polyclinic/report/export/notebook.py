@@ -9,7 +9,9 @@ from typing import Any
 
 from polyclinic.analysis.pipelines.evaluate import evaluate
 from polyclinic.config import Study
+from polyclinic.errors import ConfigError
 from polyclinic.models.phenotypes.phenotypes import Phenotypes
+from polyclinic.protocol.estimator import Estimator
 from polyclinic.records.sites.site import Site
 from polyclinic.report import html
 from polyclinic.studies.publish import publish
@@ -48,6 +50,11 @@ def write_report(
     ...     pc.write_report(model, sites, f"{folder}/report.html").name
     'report.html'
     """
+    fitted_on = model.happened_.sites if isinstance(model, Estimator) else ()
+    given = sorted(s.name for s in sites)
+    if fitted_on and given != sorted(fitted_on):
+        what = f"the model was fitted on {', '.join(fitted_on)}, the sites given are {', '.join(given)}"
+        raise ConfigError(f"write_report: {what}", hint="give all hospitals of the fit: pc.write_report(model, sites)")
     sums = {k: v for k, v in dict(model.params).items() if k == "aggregation"}  # a central method has none
     study = Study.parse({"study": {"name": name}, "method": {"name": model.name, **sums}})
     exact = model.privacy_.guarantee == "none"
@@ -55,7 +62,7 @@ def write_report(
         findings = evaluate(model, sites)
     if findings is not None:
         model.findings_ = findings
-    head = {"study": study.to_json(), "sites": sorted(s.name for s in sites), "versions": RunFolder.manifest()}
+    head = {"study": study.to_json(), "sites": given, "versions": RunFolder.manifest()}
     with TemporaryDirectory() as place:
         folder = RunFolder.create(Path(place) / "run")
         publish(folder, model, head, local=sites)
