@@ -68,7 +68,9 @@ class PARAFAC2Params(WeightedParams):
     """Parameters of PARAFAC2."""
 
     rounds: int = Field(150, ge=1, le=100_000, description="Rounds at most, one sum each.")
-    tol: float = Field(1e-5, ge=0, description="Stop when a round gains less than this share of the explained energy.")
+    tol: float = Field(
+        1e-5, ge=0, description="Stop when a round adds less than this share of the explained sum of squares."
+    )
     order: str | None = Field(
         None, description='Name of the mode whose positions are visits or times in order; None: "visit" or "time".'
     )

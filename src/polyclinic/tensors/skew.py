@@ -52,10 +52,12 @@ class Skew:
 
     def words(self) -> str:
         """One line for a person."""
-        repeat_note = "" if self.repeats is None else f"; about {self.repeats:.0%} of events repeat in their place"
+        repeat_note = (
+            "" if self.repeats is None else f". Events that repeat in a visit or day: about {self.repeats:.0%}"
+        )
         return (
-            f"{self.cells:,} cells, largest {self.largest:g}; the heaviest 1 % of patients hold {self.top1:.0%} of the "
-            f"squared cells, the heaviest five {self.top5:.0%}; {self.few:,} patients have fewer than {FEW} cells{repeat_note}"
+            f"{self.cells:,} cells, largest {self.largest:g}. The heaviest 1 % of patients hold {self.top1:.0%} of the "
+            f"squared cells, the heaviest five {self.top5:.0%}. Patients with fewer than {FEW} cells: {self.few:,}{repeat_note}"
         )
 
     def advice(self) -> str | None:

@@ -77,8 +77,10 @@ def show(path: Where, delta: Delta = 1e-6, json_: Json = False) -> None:
             name = f"study {r['study']}" if r["study"] is not None else "all studies"
             spent = f"patient-level epsilon {r['epsilon_of_bounded_releases']:.4g} at delta {delta:g}"
             without = r["without_patient_level_bound"]
-            if without:
-                spent = f"no patient-level bound: {without} of {r['releases']} releases had none (the others: {spent})"
+            if without == r["releases"]:
+                spent = "none with a patient-level bound"
+            elif without:
+                spent = f"{without} without a patient-level bound, the others with {spent}"
             lines.append(f"  {name}, cohort {r['cohort']}: {r['releases']} releases, {spent}")
     value = [{"path": str(f), "head": vars(head), "studies": rows} for f, head, rows in studies]
     say({"ledgers": value}, json_, *lines)

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from polyclinic.cli.console import Json, console, follow, say
 from polyclinic.studies.registry import read_study
+
+if TYPE_CHECKING:
+    from polyclinic.protocol.outcome import Progress
 
 
 def command(
@@ -25,12 +28,17 @@ def command(
 
     what = read_study(study)
     halved = halvings(what)
-    if not as_json:
-        console.print(f"Replication: {replication_words(what) if halved.number else f'not tested: {halved.words}'}")
+    plan = [f"Replication: {replication_words(what) if halved.number else f'not tested: {halved.words}'}"]
     rounds = int(what.chosen().parameters.get("rounds", 100))
     try:
         with follow(f"{what.name}: {what.chosen().name}", rounds, quiet=as_json) as progress:
-            folder = simulate_to(out, what, resume=resume, threads=threads, progress=progress)
+            # The plan is printed when the run starts: a refusal comes before.
+            def show(event: Progress) -> None:
+                if plan and not as_json:
+                    console.print(plan.pop())
+                progress(event)
+
+            folder = simulate_to(out, what, resume=resume, threads=threads, progress=show)
     except KeyboardInterrupt:
         console.print(f"Interrupted. To continue: polyclinic simulate {study} --out {out} --resume")
         raise

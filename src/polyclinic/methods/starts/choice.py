@@ -49,8 +49,8 @@ class StartedParams(WeightedParams):
     tol: float | None = Field(  # type: ignore[assignment]
         None,
         ge=0,
-        description="Stop when a round gains less than this share of the explained energy; None: 0.002, after a "
-        "random start 0.0005 (paper variant: 0, run all rounds).",
+        description="Stop when a round adds less than this share of the explained sum of squares. None: 0.002, and 0.0005 after "
+        "a random start. The paper's variant uses 0 and runs all rounds.",
     )
     n_starts: int = Field(
         1,

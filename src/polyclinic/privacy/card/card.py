@@ -111,9 +111,7 @@ class Card:
             exact = (
                 "" if self.claimed_exact is None else f" ({self.claimed_exact:.4g} by Prop. 2.8 without approximation)"
             )
-            claimed = (
-                f"epsilon {self.claimed:.4g}{exact} at delta {self.delta or 0:g}, {self.adjacency}-level, as claimed"
-            )
+            claimed = f"epsilon {self.claimed:.4g}{exact} at delta {self.delta or 0:g}, {self.adjacency}-level"
         audit = "" if self.audit is None else "; ".join(f"{k} {v}" for k, v in self.audit.items())
         table = [
             ("method", self.method),
@@ -297,7 +295,7 @@ def _assumptions(e: _Evidence) -> list[str]:
             "when an answer comes is covered only to the study's public pace ([study] pace, reading)",
             "SQL of an owner decides on each patient alone; CSV files close their quotation marks",
         ]
-    pooled = "no more sites pool what they see than the roster allows; keys stay at their sites"
+    pooled = "at most as many sites collude as the participant list allows, and no site gives away its keys"
     return general if e.each else [*general, pooled]
 
 
