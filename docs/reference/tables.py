@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from pathlib import Path
 
-from polyclinic.report.columns import TABLES
+from polyclinic.report.tables import TABLES
 
 PAGE = Path(__file__).with_suffix(".md")
 FILTERS = {

@@ -18,7 +18,7 @@ from polyclinic.errors import DataError
 from polyclinic.node.admission import admission
 from polyclinic.node.enrolment.folders import read_events
 from polyclinic.node.flare.coordinator_service import _waiting
-from polyclinic.node.monitor.watch import _news
+from polyclinic.node.monitor.serve import _news
 from polyclinic.node.refusals import why_of
 from polyclinic.records.databases.engine import DataAway
 from polyclinic.records.ingest import ingest

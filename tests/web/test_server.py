@@ -11,8 +11,7 @@ from fastapi.testclient import TestClient
 
 from polyclinic.cli.node.web import command
 from polyclinic.errors import ConfigError
-from polyclinic.web.server import create_app
-from polyclinic.web.watch import PageWatch
+from polyclinic.web.server import PageWatch, create_app
 
 LOCAL, TOKEN = "http://127.0.0.1:8765", "t" * 24
 

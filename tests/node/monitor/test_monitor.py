@@ -29,9 +29,8 @@ from polyclinic.node.enrolment.folders import SiteFolder, append_event, read_eve
 from polyclinic.node.enrolment.processes import free_port, port_open
 from polyclinic.node.monitor.metrics import exposition
 from polyclinic.node.monitor.process import begin, finish
-from polyclinic.node.monitor.serve import StatusBoard, server
+from polyclinic.node.monitor.serve import Notices, StatusBoard, StudyWatch, server
 from polyclinic.node.monitor.snapshot import Budget, Snapshot, StudyState, _study, site_snapshot
-from polyclinic.node.monitor.watch import Notices, StudyWatch
 from polyclinic.privacy.accounting.accountant import Gaussian
 from polyclinic.privacy.accounting.charge import Charge
 from polyclinic.privacy.gate.owner_rules import ledger_of

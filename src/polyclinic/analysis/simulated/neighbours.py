@@ -10,12 +10,22 @@ from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
+from numpy.typing import ArrayLike, NDArray
 
 from polyclinic.analysis.simulated.presence import MINIMUM
-from polyclinic.analysis.statistics.ranks import ranks_of
 from polyclinic.privacy.small_cells import suppress
 from polyclinic.records.sites.site import Site
+
+
+def ranks_of(x: ArrayLike) -> NDArray[np.float64]:
+    """1 for the smallest; equal numbers share the mean of their ranks.
+
+    >>> ranks_of([0.3, 0.1, 0.3, 7.0]).tolist()
+    [2.5, 1.0, 2.5, 4.0]
+    """
+    _, place, counts = np.unique(np.asarray(x), return_inverse=True, return_counts=True)
+    return np.asarray((np.cumsum(counts) - (counts - 1) / 2)[place])
+
 
 Array = NDArray[np.float64]
 

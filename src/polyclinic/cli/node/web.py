@@ -29,8 +29,7 @@ def command(
     _need_extra()
     if not folder.is_dir():
         raise ConfigError(f"{folder}: no such folder")
-    from polyclinic.web.server import create_app
-    from polyclinic.web.watch import find_runs
+    from polyclinic.web.server import create_app, find_runs
 
     if not find_runs(folder):
         hint = f"run a study first: polyclinic simulate STUDY --out {folder / 'run'}"

@@ -107,7 +107,7 @@ def _ohdsi(run: RunFolder, out: Path) -> list[Path]:
 
 
 def _concept_sets(run: RunFolder) -> list[Path]:
-    from polyclinic.report.export.concept_sets import write_concept_sets
+    from polyclinic.report.export.ohdsi import write_concept_sets
 
     return write_concept_sets(run)
 

@@ -22,8 +22,7 @@ from pathlib import Path
 from typing import Any, Final
 
 from polyclinic.errors import PeerLost, SumAborted
-from polyclinic.node.coordinator.attempt import Attempt
-from polyclinic.node.coordinator.decentralised import DecentralisedRound
+from polyclinic.node.coordinator.attempt import Attempt, DecentralisedRound
 from polyclinic.node.coordinator.finish import Finish
 from polyclinic.node.coordinator.site_registry import Script, Sending, SiteRegistry
 from polyclinic.node.coordinator.totals import Totals

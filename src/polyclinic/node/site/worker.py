@@ -39,7 +39,7 @@ from polyclinic.node.signed_study import COORDINATOR, StudyOrder
 from polyclinic.node.site.context import Aligner, SiteContext
 from polyclinic.node.site.inbox import Inbox, Open
 from polyclinic.node.site.record import Record
-from polyclinic.node.site.standing import StandingReplica
+from polyclinic.node.site.replica import StandingReplica
 from polyclinic.privacy.card.study_extract import StudyExtract
 from polyclinic.privacy.ledger.rollback_check import RollbackCheck
 from polyclinic.protocol.interfaces import Roster, Total
