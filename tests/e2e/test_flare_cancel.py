@@ -6,6 +6,7 @@ import json
 import subprocess
 import sys
 import threading
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -13,7 +14,7 @@ from tests.e2e.flare_federation import Federation
 from tests.traces import files_with_patients
 from tests.waiting import wait_until
 
-from polyclinic.node.enrolment.folders import read_events
+from polyclinic.node.enrolment.folders import SiteFolder, read_events
 from polyclinic.node.flare import site_service as site
 from polyclinic.privacy.gate.owner_rules import ledger_of
 
@@ -33,7 +34,7 @@ def begun(federation: Federation, order: Any, rounds: int = 3) -> threading.Thre
     progress = federation.coordinator.run(order.id) / "progress.jsonl"
     thread = threading.Thread(target=federation.follow, args=(order,), daemon=True)
     thread.start()
-    assert wait_until(lambda: len(read_events(progress)) > rounds, 120)
+    assert wait_until(lambda: len(read_events(progress)) > rounds, 300)
     return thread
 
 
@@ -55,10 +56,10 @@ def test_a_study_is_cancelled_while_it_runs_and_its_folder_is_removed(federation
     assert command("coordinator", "remove", home, order.id, "--yes")[0] == 2, "it runs"
     code, value = command("coordinator", "cancel", home, order.id, "--yes")
     assert (code, value["told"], value["not_told"]) == (0, ["east", "north", "south"], [])
-    following.join(120)
+    following.join(600)
     assert not following.is_alive(), "whoever follows the study learns that it is over"
     for name, folder in federation.sites.items():
-        assert wait_until(lambda n=name: nothing_left(federation, n, order), 60), name  # type: ignore[misc]
+        assert wait_until(lambda n=name: nothing_left(federation, n, order), 300), name  # type: ignore[misc]
         assert not files_with_patients([folder.node.home], name)
         assert site.status(folder)["exit"] == 0, site.status(folder)
     assert command("coordinator", "resume", home, order.id)[0] == 2
@@ -74,28 +75,40 @@ def test_a_stopped_study_that_waits_for_a_site_is_cancelled(federation: Federati
     order = federation.order(federation.study("cancel-stopped", LONG, head="deadline = 15\n"))
     following = begun(federation, order)
     federation.kill(*federation.pids("south"))
-    following.join(180)
+    following.join(600)
     assert not following.is_alive()
     code, value = command("coordinator", "cancel", home, order.id, "--yes")
     assert code == 5
     assert (value["told"], value["not_told"]) == (["east", "north"], ["south"])
     for name in value["told"]:
-        assert wait_until(lambda n=name: nothing_left(federation, n, order), 60), name  # type: ignore[misc]
+        assert wait_until(lambda n=name: nothing_left(federation, n, order), 300), name  # type: ignore[misc]
     site.start(federation.sites["south"])
     assert wait_until(lambda: command("coordinator", "cancel", home, order.id, "--yes")[0] == 0, 120)
-    assert wait_until(lambda: nothing_left(federation, "south", order), 60)
+    assert wait_until(lambda: nothing_left(federation, "south", order), 300)
 
 
-def test_a_patient_is_forgotten_while_a_study_runs_and_the_node_stays(federation: Federation) -> None:
+@pytest.fixture
+def south(federation: Federation) -> Iterator[SiteFolder]:
+    """A hospital whose node file is put back: the federation serves other tests, with every patient."""
+    folder = federation.sites["south"]
+    text = folder.node_path.read_text()
+    yield folder
+    folder.node_path.write_text(text)
+    (folder.node_path.parent / "optout.csv").unlink(missing_ok=True)
+
+
+def test_a_patient_is_forgotten_while_a_study_runs_and_the_node_stays(
+    federation: Federation, south: SiteFolder
+) -> None:
     order = federation.order(federation.study("forget", LONG))
     following = begun(federation, order)
-    folder = federation.sites["south"]
+    folder = south
     client, worker = federation.pids("south")[-1], federation.worker("south")
     code, value = command("site", "forget", "south-7", "--node", folder.node_path, "--yes")
     assert (code, value["studies"], value["left"]) == (0, [order.id], [])
-    assert wait_until(lambda: nothing_left(federation, "south", order, "forgotten"), 60)
-    assert wait_until(lambda: federation.worker("south") != worker, 60), "its memory is gone too"
-    following.join(180)
+    assert wait_until(lambda: nothing_left(federation, "south", order, "forgotten"), 300)
+    assert wait_until(lambda: federation.worker("south") != worker, 300), "its memory is gone too"
+    following.join(600)
     assert not following.is_alive()
     assert federation.pids("south")[-1] == client, "the node was not stopped"
     assert not files_with_patients([folder.node.home], "south")
