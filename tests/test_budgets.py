@@ -11,18 +11,18 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LIMITS: Final = {
-    "code lines": 52_202,  # goal 49,500
-    "code lines of the core": 39_873,  # goal 37,500
+    "code lines": 53_145,  # goal 49,500
+    "code lines of the core": 40_230,  # goal 37,500
     "files in a folder": 15,
-    "functions above complexity 15": 88,  # goal 20
-    "functions above complexity 10": 306,  # goal 150
+    "functions above complexity 15": 84,  # goal 20
+    "functions above complexity 10": 305,  # goal 150
     "methods above complexity 15": 0,
     "methods above complexity 10": 18,
     "functions above 12 parameters": 0,
     "import cycles between subjects": 0,
     "import cycles between folders": 0,
-    "constants without a page": 34,  # goal 20
-    "vague names, percent of assignments": 6.0,  # goal 5
+    "constants without a page": 33,  # goal 20
+    "vague names, percent of assignments": 5.5,  # goal 5
     "references outside the repository": 0,
 }
 
