@@ -11,8 +11,8 @@ import pytest
 
 ROOT: Final = Path(__file__).resolve().parent.parent
 LIMITS: Final = {
-    "code lines": 53_145,  # goal 49,500
-    "code lines of the core": 40_230,  # goal 37,500
+    "code lines": 53_155,  # goal 49,500
+    "code lines of the core": 40_240,  # goal 37,500
     "files in a folder": 15,
     "functions above complexity 15": 84,  # goal 20
     "functions above complexity 10": 305,  # goal 150

@@ -181,6 +181,14 @@ def test_a_public_list_fixes_the_axis_and_its_names(tmp_path: Path) -> None:
     assert made.manifest["steps"][1]["dropped"] == {"diagnosis: not in the public list": 1}
 
 
+def test_a_public_list_with_dots_is_refused_although_one_of_its_codes_occurs(tmp_path: Path) -> None:
+    (tmp_path / "codes.csv").write_text("code\n0389\n428.0\n")
+    with pytest.raises(DataError, match=r"mode 'diagnosis': 1 codes of codes.csv are spelled otherwise here") as e:
+        run(tmp_path, ROWS, modes=["drug", "diagnosis"], vocabulary={"diagnosis": "codes.csv"})
+    assert list(e.value.faults) == ["the list has '428.0', the tensor '4280'"]
+    assert "no dots" in str(e.value.hint)
+
+
 def test_a_code_of_too_few_patients_over_all_sites_is_left_out(tmp_path: Path) -> None:
     one = run(tmp_path, ROWS, modes=["drug", "diagnosis"]).site
     assert one.counts().axes[1].labels == ("aspirin", "heparin")  # one hospital alone decides nothing

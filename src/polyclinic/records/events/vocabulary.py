@@ -313,6 +313,24 @@ def _visits(rule: TensorRule) -> str:
     )
 
 
+def _refuse_other_spelling(mode: str, file: str, listed: Sequence[str], titles: Mapping[str, str]) -> None:
+    """A public list that writes codes with dots, or of which no code occurs, would drop most rows of its mode."""
+    dotted = {x: x.replace(".", "").upper() for x in listed if x not in titles}
+    respelled = sorted(x for x, plain in dotted.items() if plain in titles)
+    if respelled:
+        what = f"{len(respelled)} codes of {file} are spelled otherwise here"
+        pair = respelled[0], dotted[respelled[0]]
+    elif titles and not any(x in titles for x in listed):
+        what, pair = f"no code of {file} occurs here", (min(listed), min(titles))
+    else:
+        return
+    raise DataError(
+        f"mode {mode!r}: {what}",
+        faults=[f"the list has {pair[0]!r}, the tensor {pair[1]!r}"],
+        hint=f"spell the list as the tensor does (no dots), or [codes.{mode}] to = 'as-is'",
+    )
+
+
 def _kept(
     rule: TensorRule,
     study: Study,
@@ -329,13 +347,8 @@ def _kept(
             axes.append(Axis(mode, study.time.labels, vocabulary="public"))  # in order, known before any record is read
         elif mode in rule.vocabulary:
             axis = read_public_axis(mode, study.path(rule.vocabulary[mode]))
-            public_labels = axis.labels or ()
-            if not each_alone and titles and not set(titles) & set(public_labels):
-                raise DataError(
-                    f"mode {mode!r}: no code of {rule.vocabulary[mode]} occurs here",
-                    faults=[f"the list has {min(public_labels)!r}, the tensor {min(titles)!r}"],
-                    hint=f"spell the list as the tensor does (no dots), or [codes.{mode}] to = 'as-is'",
-                )
+            if not each_alone:  # in a formal study nothing that is sent depends on the codes that occur
+                _refuse_other_spelling(mode, rule.vocabulary[mode], axis.labels or (), titles)
             axes.append(axis)
         else:
             often_first = np.lexsort((np.arange(len(labels)), -often))[: rule.top.get(mode)]
