@@ -262,7 +262,7 @@ def outcomes_of(column: FrameColumn) -> NDArray[np.float64]:
         texts = ", ".join(map(repr, values[:5]))
         raise DataError(
             f"{column.name}: which of {texts} is the event? An outcome is 0 or 1 (or False, True), and empty where unknown",
-            hint=f'frame["{column.name}"] = frame["{column.name}"].map({{EVENT: 1, OTHER: 0}}), with the values {texts}',
+            hint=f'frame["{column.name}"] = frame["{column.name}"].map({{EVENT: 1, OTHER: 0}}), where EVENT is one of {texts}',
         )
     levels = np.unique(numbers[~np.isnan(numbers)])
     if len(levels) == 1:
