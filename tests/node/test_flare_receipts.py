@@ -76,7 +76,7 @@ def test_a_receipt_that_its_book_did_not_sign_is_found(
         with pytest.raises(SystemExit) as e:
             main(["model", "verify", str(path)])
         assert e.value.code == 3
-        assert f"{site}: the receipt is not signed" in capsys.readouterr().err
+        assert f"{site}: the receipt lacks its site's signature" in capsys.readouterr().err
     assert [r.state for r in receipts(model, sites=(*told, "west")) if r.site == "west"] == ["missing"]
 
 

@@ -222,7 +222,7 @@ def same_id(sql: str) -> str:
     """An identifier as a text: a table that went through a spreadsheet or a data frame writes 123 as 123.0.
 
     >>> import duckdb
-    >>> duckdb.sql(f"SELECT {same_id("' 123.0'")}, {same_id("'A1.0'")}").fetchall()
+    >>> duckdb.sql("SELECT " + same_id("' 123.0'") + ", " + same_id("'A1.0'")).fetchall()
     [('123', 'A1.0')]
     """
     text = f"trim(CAST({sql} AS VARCHAR))"
