@@ -97,6 +97,7 @@ def south(federation: Federation) -> Iterator[SiteFolder]:
     (folder.node_path.parent / "optout.csv").unlink(missing_ok=True)
 
 
+@pytest.mark.slow
 def test_a_patient_is_forgotten_while_a_study_runs_and_the_node_stays(
     federation: Federation, south: SiteFolder
 ) -> None:
